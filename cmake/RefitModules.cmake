@@ -1,0 +1,59 @@
+# One helper per kind of target, so that every module is built alike.
+include_guard(GLOBAL)
+
+# Warnings are errors in CI (REFIT_WERROR), not for packagers.
+add_library(refit_flags INTERFACE)
+target_compile_options(refit_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes
+  -Wvla -Wformat=2 -Wcast-qual -Wwrite-strings -Wundef -Wnull-dereference -Wimplicit-fallthrough
+  $<$<BOOL:${REFIT_WERROR}>:-Werror>)
+target_compile_definitions(refit_flags INTERFACE _GNU_SOURCE)
+target_include_directories(refit_flags INTERFACE ${PROJECT_SOURCE_DIR})
+if(REFIT_SANITIZE)
+  target_compile_options(refit_flags INTERFACE -fsanitize=${REFIT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(refit_flags INTERFACE -fsanitize=${REFIT_SANITIZE})
+endif()
+
+# refit_module(NAME SOURCES a.c b.c LINK refit_base ...)
+# A directory is a module is a target: refit_NAME, position independent, symbols hidden.
+function(refit_module name)
+  cmake_parse_arguments(M "" "" "SOURCES;LINK;PRIVATE_LINK" ${ARGN})
+  add_library(refit_${name} STATIC ${M_SOURCES})
+  set_target_properties(refit_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON C_VISIBILITY_PRESET hidden)
+  if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/include)
+    target_include_directories(refit_${name} PUBLIC ${CMAKE_CURRENT_SOURCE_DIR}/include)
+  endif()
+  target_link_libraries(refit_${name} PUBLIC ${M_LINK} PRIVATE refit_flags ${M_PRIVATE_LINK})
+endfunction()
+
+# refit_program(NAME SOURCES ... LINK ... [INSTALL])
+function(refit_program name)
+  cmake_parse_arguments(P "INSTALL" "" "SOURCES;LINK" ${ARGN})
+  add_executable(${name} ${P_SOURCES})
+  target_link_libraries(${name} PRIVATE ${P_LINK} refit_flags)
+  if(P_INSTALL)
+    install(TARGETS ${name} RUNTIME)
+  endif()
+endfunction()
+
+# refit_test(MODULE SUBJECT [SOURCES extra.c] [LINK ...] [TIMEOUT s] [LABELS ...] [SERIAL])
+# One CMocka program per subject: tests/MODULE/test_SUBJECT.c.
+function(refit_test module subject)
+  cmake_parse_arguments(T "SERIAL" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
+  if(NOT REFIT_TESTS)
+    return()
+  endif()
+  set(target test_${module}_${subject})
+  add_executable(${target} test_${subject}.c ${T_SOURCES})
+  target_link_libraries(${target} PRIVATE refit_${module} ${T_LINK} PkgConfig::CMOCKA refit_flags)
+  # CMocka's assertions long-jump; its test function signatures leave `state` unused.
+  target_compile_options(${target} PRIVATE -Wno-unused-parameter)
+  add_test(NAME ${module}/${subject} COMMAND ${target})
+  if(NOT T_TIMEOUT)
+    set(T_TIMEOUT 60)
+  endif()
+  set_tests_properties(${module}/${subject} PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS "${module};${T_LABELS}")
+  if(T_SERIAL)
+    set_tests_properties(${module}/${subject} PROPERTIES RUN_SERIAL ON)
+  endif()
+endfunction()
