@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Moving planned bytes. One table of operations serves every path: `tcp` and `local` here, `nccl` later.
+ *
+ * Both sides hold a plan of the same edge, each over its own memory. The *receiver grants* batches of an edge; the
+ * holder on the other side answers with exactly that batch, whose bytes land straight in the receiver's arena, wherever the
+ * receiver's own plan says. No frame carries a destination address, so nothing received can write elsewhere: an
+ * unknown edge or batch, a wrong length or a batch that was not granted ends that connection.
+ * Not granting is back-pressure; granting again is a retry.
+ *
+ *   receiver endpoint                     holder endpoint
+ *   open(RECEIVER), card  ---- control API carries the card ---->  open(HOLDER), connect(card)
+ *   post(edge, batch) = grant  --------------------------------->  reads its memory, digests, sends
+ *   poll -> completion  <----------------------------------------  (served by the endpoint's own threads)
+ *
+ * Each message carries the sender's segment digests (memory/ops.h); the receiver digests what lies in its arena after landing
+ * and compares, so a completion with REFIT_OK means verified bytes in place. Counted segments go to the tally of
+ * the side, once per batch, however often it is sent.
+ *
+ * abort() is bounded (REFIT_ABORT_MS), and after it returns no byte of any arena is read or written by the endpoint.
+ * Endpoints are independent: one endpoint per refit and side. Functions of one endpoint are called from one thread at a time,
+ * except abort, which any thread may call.
+ */
+#ifndef REFIT_TRANSPORT_TRANSPORT_H
+#define REFIT_TRANSPORT_TRANSPORT_H
+
+#include "base/clock.h"
+#include "base/json.h"
+#include "layouts/plan.h"
+#include "layouts/tally.h"
+#include "memory/arena.h"
+
+#define REFIT_ABORT_MS 2000
+#define REFIT_TOKEN_BYTES 16
+#define REFIT_CARD_MAX 4096 /* bytes of JSON text */
+
+enum refit_role { REFIT_RECEIVER, REFIT_HOLDER };
+
+enum refit_transport_trait {
+    REFIT_TRAIT_SAME_HOST = 1u << 0,    /* both ends on one host */
+    REFIT_TRAIT_DEVICE = 1u << 1,       /* takes device memory as it is */
+    REFIT_TRAIT_STATIC_ORDER = 1u << 2, /* both sides must post in the same order */
+};
+
+/* What an endpoint is opened with. All pointers are borrowed and must outlive the endpoint. */
+struct refit_endpoint_config {
+    enum refit_role role;
+    const char *refit_id;
+    uint8_t token[REFIT_TOKEN_BYTES];  /* the receiver made it; it came to the holder through the control API */
+    const struct refit_plan *plan;     /* this side's; scope covers every edge used */
+    uint32_t rank;                     /* holder: its source rank. receiver: unused */
+    struct refit_arena *const *arenas; /* receiver: one per destination rank, by rank. holder: arenas[0] */
+    size_t arena_count;
+    struct refit_tally *tally;         /* by destination tensor id; NULL: not kept */
+    bool verify;                       /* digest both sides; false only for measurements */
+    unsigned streams;                  /* tcp: connections per holder, >= 1 */
+    uint64_t rate_bytes_per_s;         /* 0: unlimited; of the whole endpoint */
+    int nice;                          /* of the bulk threads */
+};
+
+struct refit_endpoint_stats {
+    uint64_t payload_bytes;  /* planned bytes moved (sent or landed), retries included */
+    uint64_t wire_bytes;     /* with framing; 0 for local */
+    uint64_t copied_bytes;   /* payload that took an extra copy (packed, or through a ring) */
+    uint64_t pack_ns, verify_ns; /* summed over threads */
+};
+
+struct refit_transfer_completion {
+    uint32_t source_rank, destination_rank, batch;
+    enum refit_status status;  /* REFIT_OK, or why this batch did not land: REFIT_CORRUPT, REFIT_PEER, ... */
+};
+
+struct refit_endpoint;
+
+struct refit_transport {
+    const char *name;
+    unsigned traits;
+    /* Usable here? REFIT_OK, or REFIT_UNSUPPORTED with the reason. */
+    enum refit_status (*probe)(struct refit_error *err);
+    enum refit_status (*open)(const struct refit_endpoint_config *config, struct refit_endpoint **out,
+                              struct refit_error *err);
+    /* Receiver: how holders reach it; a small JSON object. */
+    enum refit_status (*card)(struct refit_endpoint *endpoint, json_t **out, struct refit_error *err);
+    /* Holder: dial the receiver of `card`, prove the token, offer edges (their digests are compared). From then on
+     * the endpoint's threads serve grants until the receiver ends it, abort or close. */
+    enum refit_status (*connect)(struct refit_endpoint *endpoint, const json_t *card, struct refit_deadline deadline,
+                                 struct refit_error *err);
+    /* Receiver: grant one batch. REFIT_BUSY: the queue of that edge is full, poll first. REFIT_NOT_FOUND: its holder
+     * has not connected yet, poll first. REFIT_PEER: its holder is gone. */
+    enum refit_status (*post)(struct refit_endpoint *endpoint, const struct refit_edge *edge, uint32_t batch,
+                              struct refit_error *err);
+    /* Receiver: completions, waiting until there is at least one, a holder connected or was lost, or the deadline passed
+     * (*count 0 and REFIT_OK for the last three). */
+    enum refit_status (*poll)(struct refit_endpoint *endpoint, struct refit_transfer_completion *out, size_t max,
+                              size_t *count, struct refit_deadline deadline, struct refit_error *err);
+    /* Holder: wait until the receiver has said that it needs no more, or the connection is lost (REFIT_PEER). */
+    enum refit_status (*wait_done)(struct refit_endpoint *endpoint, struct refit_deadline deadline,
+                                   struct refit_error *err);
+    /* Receiver: tell holders that all is landed; they stop reading their memory. */
+    enum refit_status (*finish)(struct refit_endpoint *endpoint, struct refit_deadline deadline,
+                                struct refit_error *err);
+    void (*stats)(struct refit_endpoint *endpoint, struct refit_endpoint_stats *out);
+    void (*abort)(struct refit_endpoint *endpoint);
+    void (*close)(struct refit_endpoint *endpoint); /* implies abort; frees; NULL is fine */
+};
+
+/* How many batches a receiver keeps granted per stream, and so what an endpoint may hold in flight. */
+#define REFIT_GRANTS_PER_STREAM 2
+
+extern const struct refit_transport refit_transport_tcp;
+extern const struct refit_transport refit_transport_local;
+
+/* By name; NULL: unknown. The array ends with NULL and is in order of preference. */
+const struct refit_transport *refit_transport_find(const char *name);
+const struct refit_transport *const *refit_transports(void);
+
+/* The receiver's side of rendezvous: where holders' connections come in, one per process and transport, shared by
+ * all its endpoints. Greetings are read here, against deadlines and limits, before any endpoint hears of them. */
+struct refit_listener_config {
+    const char *tcp_address;   /* to bind: "0.0.0.0"; NULL: no tcp */
+    uint16_t tcp_port;         /* 0: the kernel's choice */
+    const char *advertise;     /* address put in cards; NULL: tcp_address */
+    const char *local_path;    /* Unix socket path for `local`; NULL: none */
+    unsigned connections_max;  /* 0: 4096 */
+};
+/* Process-wide; start before the first receiver endpoint is opened, stop after the last is closed. */
+REFIT_MUST_CHECK enum refit_status refit_listener_start(const struct refit_listener_config *config,
+                                                        struct refit_error *err);
+uint16_t refit_listener_tcp_port(void);
+void refit_listener_stop(void);
+
+/* The receiver that needs no holder: the source's arena is in this process (a checkpoint's files). Same completions. */
+REFIT_MUST_CHECK enum refit_status refit_local_open_source(const struct refit_endpoint_config *receiver,
+                                                           const struct refit_plan *source_plan,
+                                                           struct refit_arena *const *sources, size_t source_count,
+                                                           struct refit_endpoint **out, struct refit_error *err);
+
+#endif
