@@ -42,6 +42,8 @@ enum refit_transport_trait {
     REFIT_TRAIT_STATIC_ORDER = 1u << 2, /* both sides must post in the same order */
 };
 
+struct refit_listener;
+
 /* What an endpoint is opened with. All pointers are borrowed and must outlive the endpoint. */
 struct refit_endpoint_config {
     enum refit_role role;
@@ -51,6 +53,7 @@ struct refit_endpoint_config {
     uint32_t rank;                     /* holder: its source rank. receiver: unused */
     struct refit_arena *const *arenas; /* receiver: one per destination rank, by rank. holder: arenas[0] */
     size_t arena_count;
+    struct refit_listener *listener;   /* receiver */
     struct refit_tally *tally;         /* by destination tensor id; NULL: not kept */
     bool verify;                       /* digest both sides; false only for measurements */
     unsigned streams;                  /* tcp: connections per holder, >= 1 */
@@ -114,20 +117,21 @@ extern const struct refit_transport refit_transport_local;
 const struct refit_transport *refit_transport_find(const char *name);
 const struct refit_transport *const *refit_transports(void);
 
-/* The receiver's side of rendezvous: where holders' connections come in, one per process and transport, shared by
- * all its endpoints. Greetings are read here, against deadlines and limits, before any endpoint hears of them. */
+/* The receiver's side of rendezvous: where holders' connections come in, shared by all receiver endpoints that were
+ * opened with it. Greetings are read here, against deadlines and limits, and handed to the endpoint whose refit id
+ * and token they prove (compared in constant time); anything else is closed and counted. */
 struct refit_listener_config {
-    const char *tcp_address;   /* to bind: "0.0.0.0"; NULL: no tcp */
-    uint16_t tcp_port;         /* 0: the kernel's choice */
-    const char *advertise;     /* address put in cards; NULL: tcp_address */
-    const char *local_path;    /* Unix socket path for `local`; NULL: none */
-    unsigned connections_max;  /* 0: 4096 */
+    const char *tcp_address;  /* numeric, to bind: "0.0.0.0"; NULL: no tcp */
+    uint16_t tcp_port;        /* 0: the kernel's choice */
+    const char *advertise;    /* address put in cards; NULL: tcp_address */
+    const char *local_path;   /* Unix socket path for `local`; NULL: none */
+    unsigned connections_max; /* 0: 4096 */
 };
-/* Process-wide; start before the first receiver endpoint is opened, stop after the last is closed. */
 REFIT_MUST_CHECK enum refit_status refit_listener_start(const struct refit_listener_config *config,
-                                                        struct refit_error *err);
-uint16_t refit_listener_tcp_port(void);
-void refit_listener_stop(void);
+                                                        struct refit_listener **out, struct refit_error *err);
+uint16_t refit_listener_tcp_port(const struct refit_listener *listener);
+/* After the last endpoint that uses it is closed. NULL is fine. */
+void refit_listener_stop(struct refit_listener *listener);
 
 /* The receiver that needs no holder: the source's arena is in this process (a checkpoint's files). Same completions. */
 REFIT_MUST_CHECK enum refit_status refit_local_open_source(const struct refit_endpoint_config *receiver,
