@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What an engine process and refitd say to each other: a SOCK_SEQPACKET Unix socket, one JSON object per message (at most
+ * REFIT_ATTACH_MESSAGE_MAX bytes), descriptors beside it (base/io.h). Both sides build and read messages with the functions
+ * here, so the format has one home.
+ *
+ *   engine -> refitd   attach    {abi, rank, ranks, label, returning}  + layout memfd [+ claim, slot 0.., when returning]
+ *   refitd -> engine   attached  {abi, slots, bytes}                   + claim memfd, slot 0.. (read-only)
+ *                      refused   {status, text}                          and the socket is closed
+ *                      slot      {slot}                                + its new memfd (a slot was replaced)
+ *                      prepare   {refit, slot, version, label, digest}
+ *   engine -> refitd   prepared  {refit, ok, text}
+ *   refitd -> engine   swapping  {refit, version, label, digest, kv}
+ *   engine -> refitd   ready     {refit, ok, text}
+ *   refitd -> engine   swapped   {version, label, digest, kv}           no answer
+ *   engine -> refitd   detach    {}
+ *
+ * The layout travels as a sealed memfd, since a document can be larger than a message. An engine that reconnects to a
+ * restarted refitd says `returning` and hands back its claim page and slots; refitd takes over what passes its checks and
+ * answers with the descriptors that hold from now on (the same ones, or new ones).
+ */
+#ifndef REFIT_ENGINE_ATTACH_H
+#define REFIT_ENGINE_ATTACH_H
+
+#include "base/json.h"
+#include "engine/claim.h"
+
+#define REFIT_ATTACH_MESSAGE_MAX 8192
+#define REFIT_REFIT_ID_MAX 64 /* with its NUL */
+
+enum refit_attach_type {
+    REFIT_ATTACH_ATTACH, REFIT_ATTACH_ATTACHED, REFIT_ATTACH_REFUSED, REFIT_ATTACH_SLOT, REFIT_ATTACH_PREPARE,
+    REFIT_ATTACH_PREPARED, REFIT_ATTACH_SWAPPING, REFIT_ATTACH_READY, REFIT_ATTACH_SWAPPED, REFIT_ATTACH_DETACH
+};
+
+/* One message, all types; a type uses the members its line above names, the rest is zero. Plain data. */
+struct refit_attach_message {
+    enum refit_attach_type type;
+    uint32_t abi, rank, ranks, slots, slot;
+    uint64_t bytes;
+    bool returning, ok;
+    enum refit_status status;
+    struct refit_version version;
+    char label[64];
+    char refit[REFIT_REFIT_ID_MAX];
+    char kv[16];
+    char text[256];
+};
+
+/* `sock` may be non-blocking: REFIT_BUSY when the peer does not read. Descriptors are sent as copies. */
+REFIT_MUST_CHECK enum refit_status refit_attach_send(int sock, const struct refit_attach_message *message, const int *fds,
+                                                     size_t fd_count, struct refit_error *err);
+/* REFIT_BUSY: nothing there (non-blocking); REFIT_PEER: closed; REFIT_INVALID: not a message. The caller owns fds. */
+REFIT_MUST_CHECK enum refit_status refit_attach_receive(int sock, struct refit_attach_message *message, int *fds,
+                                                        size_t fd_max, size_t *fd_count, struct refit_error *err);
+
+#endif

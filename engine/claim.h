@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The claim page: where one engine process pins slots and `refitd` moves it from one to the next. One page of shared memory
+ * per attached process, shared by that process and refitd only. refitd treats it as hostile: what it reads here can only
+ * make it wait (bounded by the refit's deadline); it never takes an index, size or address from it.
+ *
+ *     gate = slot:8 | generation:24 | pins:32
+ *     acquire(LATEST)  g = fetch_add(gate, 1): the slot is in the top byte (NONE: nothing is served)
+ *     release          fetch_add(done[slot], 1), release order
+ *     acquire(v)       find v; entered[slot]++; read version[slot] again; changed: done[slot]++, STALE
+ *     flip             g = exchange(gate, new); entered[old] += pins(g)
+ *     idle(slot)       the gate is elsewhere and entered[slot] == done[slot]
+ *
+ * Why it is right: a LATEST pin is counted in the gate by the same instruction that reads the slot, so a flip harvests
+ * exactly the pins that saw the old slot. An acquire by version announces itself (entered) before it reads the
+ * version again, and a reclaim hides the version before it reads entered: both are sequentially consistent, so one of
+ * the two sees the other. `done` is released by the reader and acquired by idle(), so a slot found idle is no longer
+ * being read.
+ *
+ * 2^32 pins between two flips would run over the field; refit_claim_harvest(), called now and then, prevents it.
+ */
+#ifndef REFIT_ENGINE_CLAIM_H
+#define REFIT_ENGINE_CLAIM_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <refit/engine.h>
+
+#define REFIT_CLAIM_ABI 1
+#define REFIT_CLAIM_MAGIC 0x31434c4354464552ull /* "REFTCLC1" */
+#define REFIT_SLOTS_MAX 16
+#define REFIT_SLOT_NONE 0xffu
+#define REFIT_CLAIM_BYTES 8192
+
+struct refit_claim_slot {
+    _Alignas(64) _Atomic uint64_t version; /* 0: hidden */
+    char label[64];                        /* label and digest change only while hidden and idle */
+    char digest[65];
+    _Alignas(64) _Atomic uint64_t entered;
+    _Alignas(64) _Atomic uint64_t done;
+};
+
+struct refit_claim {
+    uint64_t magic;
+    uint32_t abi;
+    uint32_t slots;
+    _Alignas(64) _Atomic uint64_t gate;
+    struct refit_claim_slot slot[REFIT_SLOTS_MAX];
+};
+_Static_assert(sizeof(struct refit_claim) <= REFIT_CLAIM_BYTES, "the claim page has one size");
+
+/* --- the engine's side ------------------------------------------------------------------------------------- */
+
+/* The two hot functions, inline for the library and its tests. */
+static inline uint32_t refit_claim_acquire_latest(struct refit_claim *claim)
+{
+    return (uint32_t)(atomic_fetch_add_explicit(&claim->gate, 1, memory_order_acquire) >> 56);
+}
+
+static inline void refit_claim_release(struct refit_claim *claim, uint32_t slot)
+{
+    atomic_fetch_add_explicit(&claim->slot[slot].done, 1, memory_order_release);
+}
+
+/* REFIT_OK with *slot, or REFIT_STALE. */
+enum refit_status refit_claim_acquire_version(struct refit_claim *claim, uint64_t version, uint32_t *slot);
+
+/* --- refitd's side: one thread at a time -------------------------------------------------------------------- */
+
+void refit_claim_init(struct refit_claim *claim, uint32_t slots);
+/* The slot the gate points at, as the page says; for adoption after a restart. REFIT_SLOT_NONE: none or garbage. */
+uint32_t refit_claim_gate_slot(const struct refit_claim *claim);
+/* Make a version visible to acquire(v) in `slot`, which is hidden and idle. */
+void refit_claim_show(struct refit_claim *claim, uint32_t slot, const struct refit_version *version);
+/* Hide it: from now on acquire(v) is STALE. Check idleness after, not before. */
+void refit_claim_hide(struct refit_claim *claim, uint32_t slot);
+/* Point LATEST at `to`; `from` is the slot that this side knows the gate points at (REFIT_SLOT_NONE: nothing served). */
+void refit_claim_flip(struct refit_claim *claim, uint32_t from, uint32_t to);
+/* Flip to the same slot: moves pins from the gate into entered. */
+void refit_claim_harvest(struct refit_claim *claim, uint32_t current);
+/* Pins held on a slot the gate does not point at. */
+uint64_t refit_claim_pins(const struct refit_claim *claim, uint32_t slot);
+
+#endif

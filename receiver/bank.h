@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The bank: the slots of one replica, the engine processes that read them, and the swap between them.
+ *
+ * A slot is free -> filling -> staged -> active -> retained -> free. The bank owns the slots' memory (one arena per rank and
+ * slot), the Unix socket where engines attach, one claim page per attached process, and the state file that lets a
+ * restarted refitd take its slots back (docs/receiver.md). It knows nothing of transfers.
+ *
+ * Rules it keeps, whoever calls:
+ *   - a slot is written only while `filling`: hidden on every rank, idle on every rank, not the target of any gate;
+ *   - the leader's flip is the commit: followers are shown and flipped before it, the leader last;
+ *   - an engine that attaches while a version is active gets that version, or the attach waits for the swap to end;
+ *   - a dead process's page is dropped (its pidfd says so; end of file alone does not, a forked child keeps that open).
+ *
+ * Threads: the bank has one thread of its own for the socket; every function is thread-safe. Functions with a deadline
+ * block; `cancel` (may be NULL) is polled and ends the wait with REFIT_ABORTED.
+ */
+#ifndef REFIT_RECEIVER_BANK_H
+#define REFIT_RECEIVER_BANK_H
+
+#include <stdatomic.h>
+#include <sys/types.h>
+
+#include "base/clock.h"
+#include "engine/attach.h"
+#include "layouts/layout.h"
+#include "memory/slot.h"
+
+enum refit_slot_state {
+    REFIT_SLOT_FREE, REFIT_SLOT_FILLING, REFIT_SLOT_STAGED, REFIT_SLOT_ACTIVE, REFIT_SLOT_RETAINED
+};
+const char *refit_slot_state_name(enum refit_slot_state state);
+
+struct refit_bank_config {
+    uint32_t ranks;              /* engine processes of this replica served here, >= 1 */
+    uint32_t slots;              /* 2..REFIT_SLOTS_MAX */
+    uint64_t slot_bytes;         /* per rank; reserved and touched at open. 0: sized by `layout` */
+    enum refit_protection protection;
+    const char *socket_path;
+    mode_t socket_mode;          /* 0: 0660 */
+    const char *state_path;      /* NULL: socket_path + ".state" */
+    struct refit_layout *layout; /* NULL: the first engine that attaches declares it; retained */
+    int64_t adopt_ms;            /* after a start with a state file that names an active version: how long slots are kept
+                                  * unallocated for engines that may hand theirs back */
+};
+
+struct refit_bank;
+
+/* Reserves capacity, binds the socket, starts the thread. REFIT_NO_MEMORY names limit and need. *out is new. */
+REFIT_MUST_CHECK enum refit_status refit_bank_open(const struct refit_bank_config *config, struct refit_bank **out,
+                                                   struct refit_error *err);
+void refit_bank_close(struct refit_bank *bank); /* engines keep what they have mapped; NULL is fine */
+
+/* The layout served here, retained for the caller; NULL: no engine has declared one yet. */
+struct refit_layout *refit_bank_layout(struct refit_bank *bank);
+
+/* Called with the bank's lock not held, from any thread, whenever a snapshot would differ. */
+typedef void (*refit_bank_notify)(void *context);
+void refit_bank_set_notify(struct refit_bank *bank, refit_bank_notify notify, void *context);
+
+/* Who keeps a slot from being reclaimed. */
+struct refit_bank_waiting {
+    uint32_t rank;
+    char label[64];
+    uint64_t version;
+    uint64_t pins;
+    int64_t age_ms; /* since the version stopped being the active one */
+};
+
+/* Gets a slot for filling: a free one, else the oldest retained one, hidden and waited for until every rank is idle
+ * in it. With two slots this gives up the rollback. REFIT_TIMEOUT names the oldest pin ("slot-pinned");
+ * `on_wait` (may be NULL) is called while waiting. */
+REFIT_MUST_CHECK enum refit_status refit_bank_begin(struct refit_bank *bank, struct refit_deadline deadline,
+                                                    const atomic_bool *cancel,
+                                                    void (*on_wait)(void *context, const struct refit_bank_waiting *who),
+                                                    void *context, uint32_t *slot, struct refit_error *err);
+/* The filling slot's arenas, one per rank, borrowed until stage, discard or commit. */
+struct refit_arena *const *refit_bank_arenas(struct refit_bank *bank, uint32_t slot);
+/* Filling -> staged: every attached rank maps it, runs its prepare hook and agrees. No attached rank: staged at once. */
+REFIT_MUST_CHECK enum refit_status refit_bank_stage(struct refit_bank *bank, uint32_t slot, const char *refit_id,
+                                                    const struct refit_version *version, struct refit_deadline deadline,
+                                                    const atomic_bool *cancel, struct refit_error *err);
+/* Staged -> active, the old active one -> retained. Asks every rank's before-swap hook first; after the leader's flip it
+ * can't fail. On an error the slot is still staged. */
+REFIT_MUST_CHECK enum refit_status refit_bank_commit(struct refit_bank *bank, uint32_t slot, const char *refit_id,
+                                                     const char *kv, struct refit_deadline deadline,
+                                                     struct refit_error *err);
+/* Filling or staged -> free. */
+void refit_bank_discard(struct refit_bank *bank, uint32_t slot);
+/* The retained version `version` (0: the one active before the current) becomes active; no transfer. The current one
+ * becomes retained. REFIT_NOT_FOUND when it is not retained, naming those that are. */
+REFIT_MUST_CHECK enum refit_status refit_bank_rollback(struct refit_bank *bank, uint64_t version, const char *kv,
+                                                       struct refit_deadline deadline, struct refit_version *now,
+                                                       struct refit_error *err);
+
+struct refit_bank_slot {
+    enum refit_slot_state state;
+    struct refit_version version; /* zero while free or filling */
+    uint64_t pins;                /* held over all ranks; not counted for the active slot's latest pins */
+    bool writable;                /* false: adopted under `seal`, can only be served until it retires */
+    int64_t since_ms;             /* wall clock, ms since the epoch, of its last change of state */
+};
+struct refit_bank_rank {
+    bool attached;
+    pid_t pid;                    /* 0 when it lives in another PID namespace */
+    char label[64];
+};
+struct refit_bank_snapshot {
+    uint32_t ranks, slots, attached;
+    uint64_t slot_bytes;
+    enum refit_protection protection;
+    uint32_t active;              /* slot, or REFIT_SLOT_NONE */
+    bool rollback_available;
+    uint64_t rollback_version;    /* what refit_bank_rollback(0) would give */
+    bool adopting;                /* waiting for engines to hand slots back */
+    uint64_t swaps, rollbacks, readers_died;
+    int64_t last_swap_ns;         /* duration of the last swap: first follower shown to leader flipped */
+    struct refit_bank_slot slot[REFIT_SLOTS_MAX];
+    struct refit_bank_rank rank[256]; /* the first 256 */
+};
+void refit_bank_read(struct refit_bank *bank, struct refit_bank_snapshot *out);
+
+#endif

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The receiver: refits of one replica, from request to committed or aborted.
+ *
+ *   requested -> preflight -> waiting-for-readers -> transfer -> verify -> prepare -> staged -> committing -> committed
+ *                    any of these ------------------------------------------------> aborted (the old version serves)
+ *
+ * One refit runs at a time, on a thread of its own; a newer publish supersedes one that has not been staged. What comes in is
+ * a request (a lead's, or a checkpoint's); what moves is decided by plans; what is served is the bank's (bank.h).
+ * The receiver also keeps who leads (epochs), source layouts and plans (by digest, bounded caches), hold and quarantine.
+ *
+ * Every function is thread-safe and, unless it says so, returns at once. Statuses map to HTTP in sidecar/.
+ */
+#ifndef REFIT_RECEIVER_RECEIVER_H
+#define REFIT_RECEIVER_RECEIVER_H
+
+#include "receiver/bank.h"
+#include "transport/transport.h"
+
+#define REFIT_PUBLISH_ID_MAX 64
+#define REFIT_LEAD_NAME_MAX 128
+#define REFIT_INSTANCE_MAX 33
+
+struct refit_receiver_config {
+    struct refit_bank_config bank;
+    struct refit_listener_config listener; /* local_path NULL: "<socket dir>/data.sock" */
+    const char *checkpoint_root;   /* POST /refit may name checkpoints below it; NULL: none */
+    unsigned streams;              /* tcp connections per holder; 0: 2 */
+    uint64_t rate_bytes_per_s;     /* 0: unlimited */
+    int nice;                      /* of bulk threads */
+    int64_t deadline_ms;           /* of a refit that names none; 0: 600000 */
+    int64_t deadline_max_ms;       /* 0: 86400000 */
+    int64_t staged_ttl_ms;         /* a staged refit that nobody commits aborts itself; 0: 600000 */
+    int64_t lead_ttl_ms;           /* a lead that was silent this long may be replaced; 0: 15000 */
+    bool verify;
+};
+
+enum refit_commit_mode { REFIT_COMMIT_BARRIER, REFIT_COMMIT_AUTO };
+
+struct refit_request {
+    uint64_t version;
+    char label[64];
+    uint64_t epoch;                       /* 0 for a checkpoint */
+    char publish_id[REFIT_PUBLISH_ID_MAX];
+    char source[REFIT_SHA256_HEX_MAX];    /* digest of a layout that was put; empty for a checkpoint */
+    char checkpoint[1024];                /* path relative to the root; empty for a lead's publish */
+    char transport[16];                   /* "tcp" or "local"; the lead's choice */
+    char digest[REFIT_SHA256_HEX_MAX];    /* the model digest expected; empty: not known yet */
+    enum refit_commit_mode commit;
+    char kv[16];                          /* "flush", "keep", "namespace" */
+    int64_t deadline_ms;                  /* 0: the default */
+    char body_digest[REFIT_SHA256_HEX_MAX]; /* of the canonical request: same identity with another body is refused */
+};
+
+enum refit_phase {
+    REFIT_PHASE_REQUESTED, REFIT_PHASE_PREFLIGHT, REFIT_PHASE_WAITING_FOR_READERS, REFIT_PHASE_TRANSFER, REFIT_PHASE_VERIFY,
+    REFIT_PHASE_PREPARE, REFIT_PHASE_STAGED, REFIT_PHASE_COMMITTING, REFIT_PHASE_COMMITTED, REFIT_PHASE_ABORTED,
+    REFIT_PHASE_COUNT
+};
+const char *refit_phase_name(enum refit_phase phase); /* "waiting-for-readers" */
+
+/* A refit as it is now. */
+struct refit_session_snapshot {
+    char id[REFIT_REFIT_ID_MAX];
+    uint64_t version;
+    char label[64];
+    uint64_t epoch;
+    char publish_id[REFIT_PUBLISH_ID_MAX];
+    enum refit_phase phase;
+    enum refit_phase failed_in;          /* aborted: the phase it was in */
+    struct refit_error error;            /* aborted: why */
+    char digest[REFIT_SHA256_HEX_MAX];   /* of what landed; empty until verified */
+    char transport[16];                  /* the path in use: "tcp", "local", "file" */
+    uint64_t bytes_due, bytes_done;      /* planned bytes of this replica, and those landed and verified */
+    struct refit_endpoint_stats stats;
+    int64_t phase_ns[REFIT_PHASE_COUNT]; /* time spent in each so far */
+    struct refit_bank_waiting waiting;   /* while waiting for readers */
+    uint64_t sequence;                   /* grows with every change of phase or progress step */
+    int64_t deadline_left_ms;
+};
+
+struct refit_receiver;
+
+/* Opens bank and listener. *out is new. */
+REFIT_MUST_CHECK enum refit_status refit_receiver_open(const struct refit_receiver_config *config,
+                                                       struct refit_receiver **out, struct refit_error *err);
+/* Aborts what runs, joins all threads. NULL is fine. */
+void refit_receiver_close(struct refit_receiver *receiver);
+struct refit_bank *refit_receiver_bank(struct refit_receiver *receiver); /* borrowed */
+const char *refit_receiver_instance(const struct refit_receiver *receiver); /* random per process, borrowed */
+
+/* Called (no lock held, any thread) when a session or the bank changes. Set before the first request. */
+void refit_receiver_set_notify(struct refit_receiver *receiver, void (*notify)(void *context), void *context);
+
+/* A lead announces itself: *epoch is last + 1, kept in the state file. REFIT_CONFLICT names a live other lead, unless
+ * takeover. The same name again gets a new epoch, too (it restarted). */
+REFIT_MUST_CHECK enum refit_status refit_receiver_lead(struct refit_receiver *receiver, const char *name, bool takeover,
+                                                       uint64_t *epoch, struct refit_error *err);
+
+/* A source layout, once; checked against `digest` (of the canonical text). REFIT_MISMATCH when they differ. */
+REFIT_MUST_CHECK enum refit_status refit_receiver_put_source(struct refit_receiver *receiver, const char *digest,
+                                                             const void *text, size_t len, struct refit_error *err);
+
+/* Dry run against the layout served here. A plan for the whole replica, totals only; new (refit_plan_release). */
+REFIT_MUST_CHECK enum refit_status refit_receiver_plan(struct refit_receiver *receiver, const char *source_digest,
+                                                       struct refit_plan **out, struct refit_error *err);
+
+/* Starts a refit, or finds the one that this identity (epoch, version, publish_id) already started. `id` is the refit's.
+ * *existing tells which. The holder's card and the token are there when this returns.
+ *   REFIT_STALE      epoch lower than the current (412)
+ *   REFIT_INVALID    same identity, another body (422); version 0
+ *   REFIT_CONFLICT   held, quarantined, another refit is staged or committing, version not newer than the active one
+ *   REFIT_NOT_FOUND  source digest unknown (put it, then retry); checkpoint not below the root
+ *   REFIT_BUSY       no layout yet: no engine has attached
+ */
+struct refit_ticket {
+    char id[REFIT_REFIT_ID_MAX];
+    bool existing;
+    uint8_t token[REFIT_TOKEN_BYTES];
+    json_t *card; /* new; NULL for a checkpoint */
+};
+REFIT_MUST_CHECK enum refit_status refit_receiver_begin(struct refit_receiver *receiver,
+                                                        const struct refit_request *request, struct refit_ticket *out,
+                                                        struct refit_error *err);
+
+/* The lead's word that all replicas are staged. `digest` is the trainers' sum; another than ours aborts the refit
+ * (REFIT_CORRUPT). Repeatable: committed already is REFIT_OK. The swap runs on the session's thread. `digest` may be empty for a
+ * refit whose request named one. REFIT_BUSY: not staged yet; REFIT_CONFLICT: aborted; REFIT_NOT_FOUND. */
+REFIT_MUST_CHECK enum refit_status refit_receiver_commit(struct refit_receiver *receiver, const char *id,
+                                                         uint64_t version, const char *digest, struct refit_error *err);
+/* Repeatable. REFIT_CONFLICT ("committed") after the swap. */
+REFIT_MUST_CHECK enum refit_status refit_receiver_abort(struct refit_receiver *receiver, const char *id,
+                                                        const char *reason, struct refit_error *err);
+/* Blocks up to the deadline. Also sets hold: nothing newer is installed until release. */
+REFIT_MUST_CHECK enum refit_status refit_receiver_rollback(struct refit_receiver *receiver, uint64_t version,
+                                                           const char *kv, bool quarantine_current,
+                                                           struct refit_deadline deadline, struct refit_version *now,
+                                                           struct refit_error *err);
+void refit_receiver_release_hold(struct refit_receiver *receiver);
+/* A model digest that is refused from now on (at verify, before it is staged); kept in the state file. */
+REFIT_MUST_CHECK enum refit_status refit_receiver_quarantine(struct refit_receiver *receiver, const char *digest,
+                                                             bool on, struct refit_error *err);
+
+/* By id; an empty or NULL id is the latest refit. The last 32 are remembered. REFIT_NOT_FOUND. */
+REFIT_MUST_CHECK enum refit_status refit_receiver_session(struct refit_receiver *receiver, const char *id,
+                                                          struct refit_session_snapshot *out, struct refit_error *err);
+
+struct refit_receiver_snapshot {
+    struct refit_bank_snapshot bank;
+    char instance[REFIT_INSTANCE_MAX];
+    char layout[REFIT_SHA256_HEX_MAX]; /* digest of the layout served; empty: none yet */
+    uint64_t model_bytes;              /* its canonical bytes */
+    bool held;
+    uint64_t epoch;
+    char lead[REFIT_LEAD_NAME_MAX];    /* empty: none */
+    uint32_t quarantined;
+    char session[REFIT_REFIT_ID_MAX];  /* running or latest; empty: none */
+    uint64_t committed, aborted, superseded; /* refits since start */
+    uint64_t aborted_by[16];           /* by enum refit_status */
+    uint64_t bytes_landed;
+    uint64_t plan_hits, plan_misses;
+};
+void refit_receiver_read(struct refit_receiver *receiver, struct refit_receiver_snapshot *out);
+
+#endif
