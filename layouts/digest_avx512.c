@@ -26,10 +26,18 @@ AVX512 static inline struct sums step(struct sums s, __m512i x, const uint32_t *
     return s;
 }
 
+/* _mm512_reduce_add_epi64 adds signed numbers, whose overflow is undefined. */
+AVX512 static inline uint64_t across(__m512i v)
+{
+    __m256i half = _mm256_add_epi64(_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64(v, 1));
+    __m128i quarter = _mm_add_epi64(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+    return (uint64_t)_mm_cvtsi128_si64(quarter) + (uint64_t)_mm_extract_epi64(quarter, 1);
+}
+
 AVX512 static inline void finish(uint64_t sum[2], struct sums s)
 {
-    sum[0] += (uint64_t)_mm512_reduce_add_epi64(s.s0);
-    sum[1] += (uint64_t)_mm512_reduce_add_epi64(s.s1);
+    sum[0] += across(s.s0);
+    sum[1] += across(s.s1);
 }
 
 AVX512 static inline __mmask16 first(size_t words)
