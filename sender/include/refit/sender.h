@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * librefit-sender: what a trainer links to publish new weights to inference replicas.
+ *
+ * Every rank of the mesh opens a sender. Rank 0 leads: the others find it by address, it gathers their layouts, leads
+ * every replica's `refitd`, commits, and hands each rank the report. A publish is collective: every rank calls the
+ * same functions in the same order.
+ *
+ *     refit_sender_open(&config, &sender, &err);
+ *     refit_sender_register(sender, layout, layout_len, buffers, count, &err);      once
+ *     for each step:
+ *         refit_sender_publish(sender, &publish, &report, &err);
+ *     refit_sender_close(sender);
+ *
+ * refit_sender_publish is begin + wait_sources_free + wait_report; a trainer that wants to go on training earlier calls
+ * the parts. No function returns, even at its deadline, before the transports have stopped touching the registered
+ * memory, except begin, after which the memory must stay unchanged until wait_sources_free has returned.
+ *
+ * Threads: one thread at a time per sender. The library runs threads of its own for control and bulk bytes.
+ */
+#ifndef REFIT_SENDER_H
+#define REFIT_SENDER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <refit/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct refit_sender;
+
+struct refit_sender_config {
+    uint32_t rank, ranks;
+    const char *lead_address;       /* "host:port" where rank 0 listens for the other ranks; may be NULL when ranks is 1 */
+    const char *const *replicas;    /* rank 0: base URLs of the control APIs: "http://10.0.0.7:7070" */
+    size_t replica_count;
+    const char *name;               /* rank 0: who leads, in messages; NULL: host name and process id */
+    int takeover;                   /* rank 0: replace a lead that still seems alive */
+    unsigned streams;               /* tcp connections per edge pair; 0: 2 */
+    const char *transport;          /* NULL or "auto": local on the same host, else tcp; "tcp"; "local" */
+    int64_t connect_timeout_ms;     /* for ranks to find the lead, and all to be there; 0: 60000 */
+};
+
+/* Ranks other than 0 connect to the lead here, and rank 0 waits for all of them. *out is new. */
+REFIT_API enum refit_status refit_sender_open(const struct refit_sender_config *config, struct refit_sender **out,
+                                              struct refit_error *err);
+/* Frees everything; aborts a publish that is under way. NULL is fine. */
+REFIT_API void refit_sender_close(struct refit_sender *sender);
+
+/* Memory that `local` transport can hand to a receiver on the same host without a copy. Freed by close. */
+REFIT_API enum refit_status refit_sender_alloc(struct refit_sender *sender, size_t bytes, void **out,
+                                               struct refit_error *err);
+
+struct refit_sender_buffer {
+    const char *name;  /* as in the layout: "model.layers.0.mlp.down_proj.weight" */
+    const void *data;  /* borrowed until close or the next register; only read */
+    size_t bytes;      /* must be what the layout says for this rank */
+};
+
+/* The layout (docs/layouts.md) of the whole mesh, or of this rank alone (entries with "rank"), and this rank's memory.
+ * Collective: rank 0 merges. Every buffer of this rank in the layout must be given. */
+REFIT_API enum refit_status refit_sender_register(struct refit_sender *sender, const char *layout, size_t layout_len,
+                                                  const struct refit_sender_buffer *buffers, size_t count,
+                                                  struct refit_error *err);
+/* A safetensors checkpoint instead of memory (one rank): file or directory. */
+REFIT_API enum refit_status refit_sender_register_checkpoint(struct refit_sender *sender, const char *path,
+                                                             struct refit_error *err);
+
+/* Progress of one replica, while wait_* runs; called on the caller's thread on rank 0, about ten times a second. */
+struct refit_replica_progress {
+    const char *url;
+    const char *phase;
+    uint64_t bytes_done, bytes_due;
+};
+typedef void (*refit_progress_fn)(void *context, const struct refit_replica_progress *replicas, size_t count);
+
+struct refit_publish {
+    uint64_t version;      /* >= 1, newer than what is served; the same on all ranks */
+    const char *label;     /* NULL: none */
+    const char *kv;        /* NULL: "flush"; "keep"; "namespace" */
+    int64_t deadline_ms;   /* of the whole publish; 0: 600000 */
+    int check_source;      /* digest the registered memory again at the end: catches a trainer that wrote meanwhile */
+    int stage_only;        /* stop at staged, do not commit (the lead aborts them at close, or a later call commits) */
+    refit_progress_fn progress;
+    void *progress_context;
+};
+
+enum refit_outcome {
+    REFIT_OUTCOME_COMMITTED,  /* serves the version */
+    REFIT_OUTCOME_ABORTED,    /* serves what it served before; `error` tells why */
+    REFIT_OUTCOME_STAGED,     /* stage_only */
+    REFIT_OUTCOME_UNKNOWN,    /* the replica stopped answering between commit and its result: ask it */
+};
+REFIT_API const char *refit_outcome_name(enum refit_outcome outcome);
+
+struct refit_replica_report {
+    char url[256];
+    enum refit_outcome outcome;
+    struct refit_error error;   /* when not committed */
+    char refit_id[64];
+    char digest[65];            /* the replica's, of what landed */
+    char transport[16];         /* the path that was used */
+    uint64_t bytes_needed;      /* by the plan */
+    uint64_t bytes_moved;       /* payload, retries included */
+    uint64_t wire_bytes;        /* with framing */
+    double seconds;             /* from request to outcome */
+    double plan_s, wait_readers_s, transfer_s, verify_s, prepare_s, staged_s, swap_s;
+};
+
+struct refit_report {
+    uint64_t version;
+    char digest[65];            /* the trainers' sum; empty when it could not be made */
+    double sources_free_s;      /* from begin until training may write again */
+    double seconds;
+    size_t replica_count;
+    const struct refit_replica_report *replicas; /* owned by the sender, until the next publish or close */
+};
+
+/* REFIT_OK: under way. The error names the replica or rank. */
+REFIT_API enum refit_status refit_sender_publish_begin(struct refit_sender *sender, const struct refit_publish *publish,
+                                                       struct refit_error *err);
+/* Until no replica reads this rank's memory any more. */
+REFIT_API enum refit_status refit_sender_publish_wait_sources_free(struct refit_sender *sender, struct refit_error *err);
+/* REFIT_OK when every replica committed; otherwise the status of the first that did not, with the report filled. Rank 0's report is
+ * given to every rank. */
+REFIT_API enum refit_status refit_sender_publish_wait_report(struct refit_sender *sender, struct refit_report *report,
+                                                             struct refit_error *err);
+REFIT_API enum refit_status refit_sender_publish(struct refit_sender *sender, const struct refit_publish *publish,
+                                                 struct refit_report *report, struct refit_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
