@@ -1,0 +1,43 @@
+# A thin front for the CMake presets. `make help` lists what there is.
+BUILD := build/dev
+CTEST_FLAGS ?= --output-on-failure --no-tests=error
+
+.PHONY: help setup build test demo bench sanitize fuzz install clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
+
+setup: ## install the packages that are missing (says which, first)
+	@scripts/setup.sh build
+
+build: setup ## build everything (build/dev)
+	@cmake --preset dev >build-configure.log 2>&1 || { cat build-configure.log; rm -f build-configure.log; exit 1; }
+	@rm -f build-configure.log
+	cmake --build --preset dev
+
+test: build ## build and run all tests
+	scripts/test.sh $(BUILD)
+
+demo: ## two replicas under load, refitted from a real checkpoint, rolled back, refitted again
+	@scripts/setup.sh demo
+	@cmake --preset dev -DREFIT_TESTS=OFF -B build/demo >/dev/null && cmake --build build/demo
+	@python3 examples/demo.py --build build/demo $(DEMO_FLAGS)
+
+bench: setup ## the figures of docs/performance.md
+	cmake --preset release >/dev/null && cmake --build --preset release
+	bench/run.sh build/release $(BENCH_FLAGS)
+
+sanitize: setup ## the suite under ASan + UBSan, then under TSan
+	cmake --preset asan-ubsan && cmake --build --preset asan-ubsan && scripts/test.sh build/asan-ubsan
+	cmake --preset tsan && cmake --build --preset tsan && scripts/test.sh build/tsan
+
+fuzz: ## build the libFuzzer targets and run each for a while (FUZZ_SECONDS=60)
+	@scripts/setup.sh fuzz
+	cmake --preset fuzz && cmake --build --preset fuzz && scripts/fuzz.sh build/fuzz
+
+install: ## install the release build (PREFIX=/usr/local, DESTDIR)
+	cmake --preset release -DCMAKE_INSTALL_PREFIX=$(or $(PREFIX),/usr/local) >/dev/null && cmake --build --preset release
+	cmake --install build/release
+
+clean: ## remove build/
+	rm -rf build

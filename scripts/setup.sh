@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that a task needs and that are missing. Says what, before it does.
+#   scripts/setup.sh build|demo|fuzz
+set -euo pipefail
+
+build="gcc libc6-dev cmake ninja-build pkg-config libevent-dev libjansson-dev libssl-dev libcmocka-dev python3 curl iproute2"
+case ${1:-build} in
+  build) packages=$build ;;
+  demo) packages="$build python3-pip" ;;
+  fuzz) packages="$build clang llvm $(apt-cache depends clang 2>/dev/null | sed -n 's/.*Depends: clang-\([0-9]*\)$/libclang-rt-\1-dev/p' | head -1)" ;;
+  *) echo "setup.sh: unknown task '$1': expected build, demo or fuzz" >&2; exit 2 ;;
+esac
+
+command -v dpkg-query >/dev/null || {
+  echo "setup.sh: this is not a Debian system; install by hand: $packages" >&2; exit 1; }
+missing=()
+for package in $packages; do
+  dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+echo "Refit needs these Debian packages, installing them now: ${missing[*]}"
+sudo=""
+if [ "$(id -u)" != 0 ]; then
+  command -v sudo >/dev/null || { echo "setup.sh: run as root, or install sudo, or install them by hand" >&2; exit 1; }
+  sudo=sudo
+fi
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+for attempt in 1 2 3; do
+  if $sudo apt-get update -q >"$log" 2>&1 &&
+     $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" >>"$log" 2>&1; then
+    exit 0
+  fi
+  [ "$attempt" = 3 ] || echo "setup.sh: attempt $attempt failed, trying again" >&2
+done
+tail -n 30 "$log" >&2
+echo "setup.sh: could not install: ${missing[*]}" >&2
+exit 1

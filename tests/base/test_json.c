@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+
+static enum refit_status parse(const char *text, json_t **out, struct refit_error *err)
+{
+    return refit_json_parse(text, strlen(text), "document", out, err);
+}
+
+static void refuses(const char *text, const char *expected_in_message)
+{
+    json_t *value = NULL;
+    struct refit_error err;
+    assert_int_equal(parse(text, &value, &err), REFIT_INVALID);
+    assert_non_null(strstr(err.text, "document"));
+    assert_non_null(strstr(err.text, expected_in_message));
+}
+
+static void refuses_what_a_layout_must_not_hold(void **state)
+{
+    refuses("{\"a\": 1, \"a\": 2}", "duplicate");
+    refuses("{\"a\": [1, {\"b\": 1.5}]}", "real number");
+    refuses("{\"a\": 1e3}", "real number");
+    refuses("{\"a\": 92233720368547758080}", "big");
+    refuses("{\"a\": \"\xff\"}", "unable to decode byte");
+    refuses("{\"a\": 1} trailing", "end of file");
+    refuses("", "expected near end of file");
+}
+
+static void equal_documents_have_one_canonical_form(void **state)
+{
+    json_t *a = NULL, *b = NULL;
+    assert_int_equal(parse("{ \"b\": [1, 2], \"a\": {\"d\": null, \"c\": true} }", &a, NULL), REFIT_OK);
+    assert_int_equal(parse("{\"a\":{\"c\":true,\"d\":null},\"b\":[1,2]}", &b, NULL), REFIT_OK);
+    size_t len = 0;
+    char *text_a = refit_json_canonical(a, &len), *text_b = refit_json_canonical(b, NULL);
+    assert_string_equal(text_a, "{\"a\":{\"c\":true,\"d\":null},\"b\":[1,2]}");
+    assert_string_equal(text_a, text_b);
+    assert_int_equal(len, strlen(text_a));
+    free(text_a);
+    free(text_b);
+    json_decref(a);
+    json_decref(b);
+}
+
+static void members_are_typed_and_bounded(void **state)
+{
+    json_t *o = NULL;
+    struct refit_error err;
+    assert_int_equal(parse("{\"n\": 5, \"s\": \"x\", \"t\": true, \"z\": null}", &o, NULL), REFIT_OK);
+    int64_t n = 0;
+    const char *s = "default";
+    bool t = false;
+    assert_int_equal(refit_json_get_int(o, "n", "it", 0, 5, &n, &err), REFIT_OK);
+    assert_int_equal(n, 5);
+    assert_int_equal(refit_json_get_int(o, "n", "it", 0, 4, &n, &err), REFIT_INVALID);
+    assert_string_equal(err.text, "it: \"n\" must be between 0 and 4, found 5");
+    assert_int_equal(refit_json_get_int(o, "s", "it", 0, 4, &n, &err), REFIT_INVALID);
+    assert_string_equal(err.text, "it: \"s\" must be an integer, found a string");
+    assert_int_equal(refit_json_get_string(o, "missing", "it", &s, &err), REFIT_INVALID);
+    assert_int_equal(refit_json_opt_string(o, "z", "it", &s, &err), REFIT_OK);
+    assert_string_equal(s, "default");
+    assert_int_equal(refit_json_opt_bool(o, "t", "it", &t, &err), REFIT_OK);
+    assert_true(t);
+    const char *const known[] = {"n", "s", "t", NULL};
+    assert_int_equal(refit_json_known(o, "it", known, &err), REFIT_INVALID);
+    assert_string_equal(err.text, "it: unknown member \"z\"");
+    json_decref(o);
+}
+
+static void versions_keep_all_64_bits(void **state)
+{
+    const uint64_t values[] = {0, 1, INT64_MAX, (uint64_t)INT64_MAX + 1, UINT64_MAX};
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        json_t *o = json_object();
+        uint64_t back = 42;
+        json_object_set_new(o, "v", refit_json_u64(values[i]));
+        assert_int_equal(refit_json_get_u64(o, "v", "it", &back, NULL), REFIT_OK);
+        assert_true(back == values[i]);
+        json_decref(o);
+    }
+    json_t *o = NULL;
+    uint64_t v;
+    assert_int_equal(parse("{\"a\": -1, \"b\": \"18446744073709551616\", \"c\": \"7x\", \"d\": \"\"}", &o, NULL), REFIT_OK);
+    for (const char *key = "abcd"; *key; key++)
+        assert_int_equal(refit_json_get_u64(o, (char[]){*key, 0}, "it", &v, NULL), REFIT_INVALID);
+    json_decref(o);
+}
+
+static void sha256_is_sha256(void **state)
+{
+    char hex[REFIT_SHA256_HEX_MAX];
+    refit_sha256_hex("abc", 3, hex);
+    assert_string_equal(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(refuses_what_a_layout_must_not_hold),
+        cmocka_unit_test(equal_documents_have_one_canonical_form),
+        cmocka_unit_test(members_are_typed_and_bounded),
+        cmocka_unit_test(versions_keep_all_64_bits),
+        cmocka_unit_test(sha256_is_sha256),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
