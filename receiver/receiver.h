@@ -89,6 +89,10 @@ void refit_receiver_close(struct refit_receiver *receiver);
 struct refit_bank *refit_receiver_bank(struct refit_receiver *receiver); /* borrowed */
 const char *refit_receiver_instance(const struct refit_receiver *receiver); /* random per process, borrowed */
 
+/* How holders reach this replica over "tcp" or "local", whatever refit runs. *out is new. REFIT_UNSUPPORTED. */
+REFIT_MUST_CHECK enum refit_status refit_receiver_card(struct refit_receiver *receiver, const char *transport,
+                                                       json_t **out, struct refit_error *err);
+
 /* Called (no lock held, any thread) when a session or the bank changes. Set before the first request. */
 void refit_receiver_set_notify(struct refit_receiver *receiver, void (*notify)(void *context), void *context);
 

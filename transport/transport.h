@@ -130,6 +130,11 @@ struct refit_listener_config {
 REFIT_MUST_CHECK enum refit_status refit_listener_start(const struct refit_listener_config *config,
                                                         struct refit_listener **out, struct refit_error *err);
 uint16_t refit_listener_tcp_port(const struct refit_listener *listener);
+/* How holders reach this listener over `transport` ("tcp", "local"), without an endpoint: the same card as an endpoint's, so
+ * that it can be handed out before there is memory to land in. A connection whose endpoint is not open yet is parked
+ * until its greeting's deadline. REFIT_UNSUPPORTED when the listener has no such address. *out is new. */
+REFIT_MUST_CHECK enum refit_status refit_listener_card(const struct refit_listener *listener, const char *transport,
+                                                       json_t **out, struct refit_error *err);
 /* After the last endpoint that uses it is closed. NULL is fine. */
 void refit_listener_stop(struct refit_listener *listener);
 
