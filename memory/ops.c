@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "memory/ops.h"
+
+#include <inttypes.h>
+
+#include "memory/rows.h"
+
+enum refit_status refit_completion_wait(struct refit_completion *completion, struct refit_deadline deadline,
+                                        struct refit_error *err)
+{
+    struct refit_pending *pending = completion->pending;
+    if (pending) {
+        completion->pending = NULL;
+        completion->status = pending->wait(pending, deadline, err);
+    }
+    return completion->status;
+}
+
+/* Checks everything and makes room for every segment, so that no pointer to a digest moves until the batch is done. */
+static enum refit_status begin(const struct refit_arena *arena, struct refit_walk walk, bool writing,
+                               struct refit_segments *segments, struct refit_completion *completion,
+                               struct refit_error *err)
+{
+    *completion = (struct refit_completion){.status = REFIT_OK};
+    enum refit_status status = refit_rows_check(arena, walk, writing, err);
+    if (status == REFIT_OK)
+        status = refit_segments_of(segments, walk, err);
+    segments->count = 0;
+    return completion->status = status;
+}
+
+static enum refit_status end(const struct refit_arena *arena, enum refit_status status,
+                             struct refit_completion *completion, struct refit_error *err)
+{
+    /* Also after a failure: what was queued before it must have ended when the caller's wait returns. */
+    if (arena->ops->finish) {
+        enum refit_status finished = arena->ops->finish(arena, completion, status == REFIT_OK ? err : NULL);
+        status = status == REFIT_OK ? finished : status;
+    }
+    if (!completion->pending)
+        completion->status = status;
+    return status;
+}
+
+static struct refit_digest *digest_of(struct refit_segments *segments, const struct refit_strip *strip)
+{
+    struct refit_segment *segment = refit_segments_enter(segments, strip->tensor, strip->counted);
+    return segments->digesting && segment ? &segment->digest : NULL;
+}
+
+enum refit_status refit_memory_pack(const struct refit_arena *source, struct refit_walk walk, void *out,
+                                    struct refit_segments *segments, struct refit_completion *completion,
+                                    struct refit_error *err)
+{
+    struct refit_iov_cursor cursor;
+    struct refit_rows rows;
+    uint8_t *at = out;
+    enum refit_status status = begin(source, walk, false, segments, completion, err);
+    if (status != REFIT_OK)
+        return status;
+    refit_iov_begin(&cursor, walk);
+    while ((status = refit_rows_peek(&cursor, source, &rows, err)) == REFIT_OK && rows.count > 0) {
+        struct refit_digest *digest = digest_of(segments, &cursor.strip);
+        status = source->ops->load(source, &rows, at, (int64_t)rows.run_bytes, digest, err);
+        if (status != REFIT_OK)
+            break;
+        at += refit_rows_bytes(&rows);
+        refit_rows_take(&cursor, refit_rows_bytes(&rows));
+    }
+    return end(source, status, completion, err);
+}
+
+enum refit_status refit_memory_scatter(struct refit_arena *destination, struct refit_walk walk, const void *in,
+                                       struct refit_segments *segments, struct refit_completion *completion,
+                                       struct refit_error *err)
+{
+    struct refit_iov_cursor cursor;
+    struct refit_rows rows;
+    const uint8_t *at = in;
+    enum refit_status status = begin(destination, walk, true, segments, completion, err);
+    if (status != REFIT_OK)
+        return status;
+    refit_iov_begin(&cursor, walk);
+    while ((status = refit_rows_peek(&cursor, destination, &rows, err)) == REFIT_OK && rows.count > 0) {
+        struct refit_digest *digest = digest_of(segments, &cursor.strip);
+        status = destination->ops->store(destination, &rows, at, (int64_t)rows.run_bytes, digest, err);
+        if (status != REFIT_OK)
+            break;
+        at += refit_rows_bytes(&rows);
+        refit_rows_take(&cursor, refit_rows_bytes(&rows));
+    }
+    return end(destination, status, completion, err);
+}
+
+enum refit_status refit_memory_digest(const struct refit_arena *arena, struct refit_walk walk,
+                                      struct refit_segments *segments, struct refit_completion *completion,
+                                      struct refit_error *err)
+{
+    struct refit_iov_cursor cursor;
+    struct refit_rows rows;
+    enum refit_status status = begin(arena, walk, false, segments, completion, err);
+    if (status != REFIT_OK)
+        return status;
+    refit_iov_begin(&cursor, walk);
+    while ((status = refit_rows_peek(&cursor, arena, &rows, err)) == REFIT_OK && rows.count > 0) {
+        struct refit_digest *digest = digest_of(segments, &cursor.strip);
+        status = digest ? arena->ops->sum(arena, &rows, digest, err) : REFIT_OK;
+        if (status != REFIT_OK)
+            break;
+        refit_rows_take(&cursor, refit_rows_bytes(&rows));
+    }
+    return end(arena, status, completion, err);
+}
+
+enum refit_status refit_memory_digest_range(const struct refit_arena *arena, uint64_t offset, uint64_t bytes,
+                                            uint64_t tensor_offset, struct refit_digest *digest,
+                                            struct refit_error *err)
+{
+    if (bytes == 0)
+        return REFIT_OK;
+    if (arena->ops->finish)
+        return refit_fail(err, REFIT_UNSUPPORTED, "arena: %s memory is digested through a walk", arena->ops->name);
+    struct refit_rows rows = {
+        .piece = refit_arena_find(arena, offset),
+        .run_bytes = bytes,
+        .count = 1,
+        .tensor_offset = tensor_offset,
+    };
+    if (!rows.piece || bytes > rows.piece->bytes - (offset - rows.piece->offset))
+        return refit_fail(err, REFIT_INVALID, "arena: %" PRIu64 " bytes at offset %" PRIu64 " do not lie in one piece",
+                          bytes, offset);
+    rows.offset = offset - rows.piece->offset;
+    return arena->ops->sum(arena, &rows, digest, err);
+}
+
+/* ---- copy: both sides in lockstep ---- */
+
+/* What both cursors have next, cut at the shorter run: a longer run on the other side is so many short ones on end. */
+static void match(struct refit_rows *a, struct refit_rows *b)
+{
+    if (a->run_bytes == b->run_bytes) {
+        a->count = b->count = a->count < b->count ? a->count : b->count;
+        return;
+    }
+    struct refit_rows *longer = a->run_bytes > b->run_bytes ? a : b;
+    struct refit_rows *shorter = longer == a ? b : a;
+    uint64_t fit = longer->run_bytes / shorter->run_bytes;
+    shorter->count = fit < shorter->count ? fit : shorter->count;
+    longer->run_bytes = shorter->run_bytes;
+    longer->count = shorter->count;
+    longer->stride = (int64_t)shorter->run_bytes;
+    longer->tensor_stride = (int64_t)shorter->run_bytes;
+}
+
+static enum refit_status copy_rows(struct refit_arena *destination, const struct refit_rows *to,
+                                   const struct refit_arena *source, const struct refit_rows *from,
+                                   struct refit_digest *digest, struct refit_error *err)
+{
+    if (to->piece->host)
+        return source->ops->load(source, from, to->piece->host + to->offset, to->stride, digest, err);
+    return destination->ops->store(destination, to, from->piece->host + from->offset, from->stride, digest, err);
+}
+
+static enum refit_status copy_windows(struct refit_arena *destination, struct refit_walk to,
+                                      const struct refit_arena *source, struct refit_walk from,
+                                      struct refit_segments *segments, struct refit_error *err)
+{
+    struct refit_iov_cursor to_cursor, from_cursor;
+    refit_iov_begin(&to_cursor, to);
+    refit_iov_begin(&from_cursor, from);
+    for (;;) {
+        struct refit_rows to_rows, from_rows;
+        enum refit_status status = refit_rows_peek(&to_cursor, destination, &to_rows, err);
+        if (status == REFIT_OK)
+            status = refit_rows_peek(&from_cursor, source, &from_rows, err);
+        if (status != REFIT_OK || to_rows.count == 0 || from_rows.count == 0)
+            return status;
+        if (to_rows.tensor_offset != from_rows.tensor_offset || to_cursor.strip.tensor != from_cursor.strip.tensor)
+            return refit_fail(err, REFIT_MISMATCH,
+                              "copy: the sides are at tensor %" PRIu32 " byte %" PRIu64 " and tensor %" PRIu32
+                              " byte %" PRIu64 "; their plans differ",
+                              to_cursor.strip.tensor, to_rows.tensor_offset, from_cursor.strip.tensor,
+                              from_rows.tensor_offset);
+        match(&to_rows, &from_rows);
+        status = copy_rows(destination, &to_rows, source, &from_rows, digest_of(segments, &to_cursor.strip), err);
+        if (status != REFIT_OK)
+            return status;
+        refit_rows_take(&to_cursor, refit_rows_bytes(&to_rows));
+        refit_rows_take(&from_cursor, refit_rows_bytes(&from_rows));
+    }
+}
+
+enum refit_status refit_memory_copy(struct refit_arena *destination, struct refit_walk to,
+                                    const struct refit_arena *source, struct refit_walk from,
+                                    struct refit_segments *segments, struct refit_completion *completion,
+                                    struct refit_error *err)
+{
+    enum refit_status status = begin(destination, to, true, segments, completion, err);
+    if (status == REFIT_OK)
+        status = refit_rows_check(source, from, false, err);
+    if (status == REFIT_OK && to.left != from.left)
+        status = refit_fail(err, REFIT_MISMATCH, "copy: windows of %" PRIu64 " and %" PRIu64 " bytes", to.left,
+                            from.left);
+    if (status == REFIT_OK && destination->kind != REFIT_ARENA_HOST && source->kind != REFIT_ARENA_HOST)
+        status = refit_fail(err, REFIT_UNSUPPORTED, "copy: from %s to %s memory goes through pack and scatter",
+                            source->ops->name, destination->ops->name);
+    if (status != REFIT_OK)
+        return completion->status = status;
+    status = copy_windows(destination, to, source, from, segments, err);
+    return end(destination->kind == REFIT_ARENA_HOST ? source : destination, status, completion, err);
+}
+
+/* ---- fills ---- */
+
+struct fill_pass {
+    struct refit_arena *arena;
+    struct refit_error *err;
+    enum refit_status status;
+    bool writing; /* false: check only */
+};
+
+static enum refit_status fill_run(struct fill_pass *pass, uint64_t offset, uint64_t bytes, uint8_t value)
+{
+    while (bytes > 0) {
+        struct refit_rows rows = {.piece = refit_arena_find(pass->arena, offset), .count = 1};
+        if (!rows.piece)
+            return refit_fail(pass->err, REFIT_INVALID, "arena: fill at offset %" PRIu64 ", where no memory is bound",
+                              offset);
+        rows.offset = offset - rows.piece->offset;
+        rows.run_bytes = rows.piece->bytes - rows.offset < bytes ? rows.piece->bytes - rows.offset : bytes;
+        enum refit_status status = REFIT_OK;
+        if (pass->writing)
+            status = pass->arena->ops->fill(pass->arena, &rows, value, pass->err);
+        if (status != REFIT_OK)
+            return status;
+        offset += rows.run_bytes;
+        bytes -= rows.run_bytes;
+    }
+    return REFIT_OK;
+}
+
+static bool fill_rows(void *ctx, const struct refit_fill *fill)
+{
+    struct fill_pass *pass = ctx;
+    for (uint64_t i = 0; i < fill->count && pass->status == REFIT_OK; i++)
+        pass->status = fill_run(pass, fill->offset + i * fill->stride, fill->row_bytes, fill->value);
+    return pass->status == REFIT_OK;
+}
+
+enum refit_status refit_memory_fill(struct refit_arena *destination, const struct refit_layout *layout, uint32_t rank,
+                                    struct refit_error *err)
+{
+    struct fill_pass pass = {.arena = destination, .err = err, .status = REFIT_OK};
+    if (destination->read_only || !destination->ops->fill)
+        return refit_fail(err, REFIT_INVALID, "arena: %s memory is read-only", destination->ops->name);
+    if (refit_layout_fills(layout, rank, fill_rows, &pass)) {
+        pass.writing = true;
+        refit_layout_fills(layout, rank, fill_rows, &pass);
+    }
+    return pass.status;
+}
