@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real processes for system tests: refitd, engine ranks that check every byte, trainer ranks. All end with the test."""
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+BUILD = os.environ.get("REFIT_BUILD", "build/dev")
+WAIT_S = 60 * float(os.environ.get("REFIT_TEST_SLOWDOWN", "1"))
+
+
+def tool(*parts):
+    return os.path.join(BUILD, *parts)
+
+
+class Child:
+    """A process whose lines of output can be waited for."""
+
+    def __init__(self, name, command, stderr_path):
+        self.name = name
+        self.lines = []
+        self.changed = threading.Condition()
+        with open(stderr_path, "ab") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True)
+        self.pump = threading.Thread(target=self._read, daemon=True)
+        self.pump.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            with self.changed:
+                self.lines.append(line.rstrip("\n"))
+                self.changed.notify_all()
+        with self.changed:
+            self.changed.notify_all()
+
+    def wait_line(self, wanted, after=0):
+        """The index of the first line from `after` on for which `wanted` (a text to start with, or a function) holds."""
+        test = wanted if callable(wanted) else lambda line: line.startswith(wanted)
+        deadline = time.monotonic() + WAIT_S
+        with self.changed:
+            at = after
+            while True:
+                while at < len(self.lines):
+                    if test(self.lines[at]):
+                        return at
+                    at += 1
+                if not self.pump.is_alive() and at >= len(self.lines):
+                    raise AssertionError(f"{self.name} ended; its lines: {self.lines[-10:]}")
+                if time.monotonic() > deadline:
+                    raise AssertionError(f"{self.name} did not print {wanted}; its lines: {self.lines[-10:]}")
+                self.changed.wait(0.2)
+
+    def kill(self, number=signal.SIGKILL):
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def wait(self):
+        code = self.process.wait(WAIT_S)
+        self.pump.join(WAIT_S)
+        return code
+
+    def end(self):
+        self.kill(signal.SIGCONT)
+        self.kill(signal.SIGTERM)
+        try:
+            code = self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = self.process.wait()
+        self.pump.join(5)
+        self.process.stdout.close()
+        return code
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Replica:
+    """A refitd and its engine ranks."""
+
+    def __init__(self, test, name, layout, options=(), reader_options=()):
+        self.test, self.name, self.layout = test, name, layout
+        self.ranks = layout["ranks"]
+        self.options, self.reader_options = list(options), list(reader_options)
+        self.socket = test.path(name + ".sock")
+        self.layout_path = test.write_json(name + ".layout.json", layout)
+        self.readers = {}
+        self.control_port = free_port()
+        self.starts = 0
+        self.start()
+
+    def start(self):
+        self.starts += 1
+        ports = self.test.path(f"{self.name}.{self.starts}.ports")
+        self.refitd = self.test.child(
+            f"refitd-{self.name}", tool("sidecar", "refitd"), "--socket", self.socket, "--ranks", str(self.ranks),
+            "--control", f"127.0.0.1:{self.control_port}", "--admin", "127.0.0.1:0", "--data", "127.0.0.1:0",
+            "--ports-file", ports, "--log-level", "info", *self.options)
+        self.ports = self.test.wait_json(ports, self.refitd)
+
+    def start_readers(self, *ranks):
+        for rank in ranks or range(self.ranks):
+            child = self.test.child(f"reader-{self.name}-{rank}", tool("tests", "system", "reader"), self.socket, self.layout_path,
+                                    str(rank), str(self.ranks), self.test.path(self.name + ".steps"), *self.reader_options)
+            self.readers[rank] = child
+        for rank in ranks or range(self.ranks):
+            self.readers[rank].wait_line("attached")
+        return self
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.control_port}"
+
+    def call(self, method, path, body=None, port=None):
+        connection = http.client.HTTPConnection("127.0.0.1", port or self.control_port, timeout=WAIT_S)
+        try:
+            text = None if body is None else body if isinstance(body, (str, bytes)) else json.dumps(body)
+            connection.request(method, path, text, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            content = answer.read()
+            return answer.status, json.loads(content) if content[:1] in b"{[" and content else content.decode()
+        finally:
+            connection.close()
+
+    def admin(self, path):
+        return self.call("GET", path, port=self.ports["admin"])
+
+    def weights(self):
+        return self.call("GET", "/v1/weights")[1]
+
+    def active(self):
+        return (self.weights()["active"] or {}).get("version")
+
+    def wait_session(self, wanted, refit="", seconds=WAIT_S):
+        """Polls the latest (or named) refit until wanted(state) holds; returns the state."""
+        deadline = time.monotonic() + seconds
+        after = ""
+        while time.monotonic() < deadline:
+            status, state = self.call("GET", f"/refit{'/' + refit if refit else ''}{after}")
+            if status == 200 and wanted(state):
+                return state
+            after = f"?after={state['sequence']}&wait_ms=200" if status == 200 and refit else ""
+            if not after:
+                time.sleep(0.005)
+        raise AssertionError(f"{self.name}: refit did not get there: {state}")
+
+    def wait_phase(self, *phases):
+        return self.wait_session(lambda state: state["phase"] in phases)
+
+    def wait_step(self, version):
+        for reader in self.readers.values():
+            reader.wait_line(f"step {version} ")
+
+
+class SystemTest(unittest.TestCase):
+    def setUp(self):
+        self.scratch = tempfile.TemporaryDirectory(prefix="refit-system.")
+        self.children = []
+
+    def tearDown(self):
+        torn = []
+        for child in self.children:
+            child.end()
+            torn += [line for line in child.lines if line.startswith("torn")]
+        failed = self._outcome.errors if hasattr(self._outcome, "errors") else []
+        if any(error for _, error in failed):
+            for name in sorted(os.listdir(self.scratch.name)):
+                if name.endswith(".log"):
+                    with open(self.path(name), errors="replace") as log:
+                        sys.stderr.write(f"--- {name}\n" + "".join(log.readlines()[-15:]))
+        self.scratch.cleanup()
+        self.assertEqual(torn, [])
+
+    def path(self, name):
+        return os.path.join(self.scratch.name, name)
+
+    def write_json(self, name, value):
+        with open(self.path(name), "w") as file:
+            json.dump(value, file)
+        return self.path(name)
+
+    def wait_json(self, path, child):
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            try:
+                with open(path) as file:
+                    return json.load(file)
+            except (FileNotFoundError, ValueError):
+                if child.process.poll() is not None:
+                    with open(self.path(child.name + ".log"), errors="replace") as log:
+                        raise AssertionError(f"{child.name} ended: {log.read()[-2000:]}") from None
+                time.sleep(0.005)
+        raise AssertionError(f"{path} did not appear")
+
+    def child(self, name, *command):
+        child = Child(name, command, self.path(name + ".log"))
+        self.children.append(child)
+        return child
+
+    def replica(self, name, layout, *options, readers=True, reader_options=()):
+        replica = Replica(self, name, layout, options, reader_options)
+        return replica.start_readers() if readers else replica
+
+    def publish(self, layout, versions, replicas, *options, wait=True):
+        """Trainer ranks publish; returns rank 0's lines, or the children when wait is False."""
+        path = self.write_json(f"source-{len(self.children)}.json", layout)
+        lead = f"127.0.0.1:{free_port()}"
+        text = ",".join(map(str, versions))
+        urls = [replica.url for replica in replicas]
+        ranks = [self.child(f"publisher-{rank}", tool("tests", "system", "publisher"), path, str(rank), str(layout["ranks"]), lead,
+                            text, *options, *(urls if rank == 0 else []))
+                 for rank in range(layout["ranks"])]
+        if not wait:
+            return ranks
+        for rank in ranks:
+            rank.wait()
+        return ranks[0].lines
+
+
+# --- layouts: a small transformer, as a trainer cuts it and as an engine does -------------------------------------
+
+def source_layout(ranks=2, scale=1):
+    """FSDP: every tensor cut by rows, unevenly where it does not divide."""
+    h, f, v = 64 * scale, 176 * scale, 1003
+    tensors = [("embed.weight", [v, h]), ("norm.weight", [h])]
+    families = [("layers.{l}.q.weight", [h, h]), ("layers.{l}.k.weight", [h // 4, h]), ("layers.{l}.v.weight", [h // 4, h]),
+                ("layers.{l}.o.weight", [h, h]), ("layers.{l}.gate.weight", [f, h]), ("layers.{l}.up.weight", [f, h]),
+                ("layers.{l}.down.weight", [h, f]), ("layers.{l}.norm.weight", [h])]
+    entries = [{"tensor": n, "dtype": "BF16", "shape": s, "mesh": "m", "placements": ["Shard(0)"]} for n, s in tensors]
+    entries += [{"tensor": n, "for": {"l": [0, 4]}, "dtype": "BF16", "shape": s, "mesh": "m", "placements": ["Shard(0)"]}
+                for n, s in families]
+    return {"format": "refit-layout/1", "ranks": ranks, "meshes": {"m": {"axes": ["fsdp"], "shape": [ranks]}}, "entries": entries}
+
+
+def engine_layout(tp=2, scale=1):
+    """Fused QKV and gate_up, down by columns, padded vocabulary."""
+    h, f, v = 64 * scale, 176 * scale, 1003
+
+    def piece(name, shape, placement):
+        return {"tensor": name, "shape": shape, "placements": [placement]}
+
+    family = {"for": {"l": [0, 4]}, "dtype": "BF16", "mesh": "tp"}
+    entries = [
+        {"tensor": "embed.weight", "dtype": "BF16", "shape": [v, h], "mesh": "tp", "placements": ["Shard(0)"],
+         "pad": {"dim": 0, "to": 1024, "value": 0}},
+        {"tensor": "norm.weight", "dtype": "BF16", "shape": [h], "mesh": "tp", "placements": ["Replicate"]},
+        {"buffer": "layers.{l}.qkv.weight", **family,
+         "pieces": [piece("layers.{l}.q.weight", [h, h], "Shard(0)"), piece("layers.{l}.k.weight", [h // 4, h], "Shard(0)"),
+                    piece("layers.{l}.v.weight", [h // 4, h], "Shard(0)")]},
+        {"buffer": "layers.{l}.gate_up.weight", **family,
+         "pieces": [piece("layers.{l}.gate.weight", [f, h], "Shard(0)"), piece("layers.{l}.up.weight", [f, h], "Shard(0)")]},
+        {"tensor": "layers.{l}.o.weight", **family, "shape": [h, h], "placements": ["Shard(1)"]},
+        {"tensor": "layers.{l}.down.weight", **family, "shape": [h, f], "placements": ["Shard(1)"]},
+        {"tensor": "layers.{l}.norm.weight", **family, "shape": [h], "placements": ["Replicate"]},
+    ]
+    return {"format": "refit-layout/1", "ranks": tp, "meshes": {"tp": {"axes": ["tp"], "shape": [tp]}}, "entries": entries}

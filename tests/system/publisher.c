@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A trainer rank whose weights are the pattern of a version (pattern.h). Publishes the versions it is told, one after the other.
+ *
+ *   publisher LAYOUT RANK RANKS LEAD VERSIONS(comma separated) [option...] URL...
+ *
+ *   transport=tcp|local   deadline=MS   heap (ordinary memory, not shareable)   check (check_source)
+ *   scribble (overwrites its weights with the next version's while a publish runs)   name=TEXT   takeover
+ *
+ * One line per publish: "ok VERSION DIGEST BYTES_NEEDED BYTES_MOVED WIRE_BYTES COPIED TRANSPORT" for the first replica, or
+ * "failed VERSION STATUS TEXT", then one line "replica URL OUTCOME TEXT" each. Status 0 when all were ok.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/io.h"
+#include "refit/sender.h"
+#include "tests/system/pattern.h"
+
+struct publisher {
+    struct refit_layout *layout;
+    uint32_t rank;
+    uint8_t *memory;
+    struct refit_sender_buffer *buffers;
+    size_t count;
+    bool heap, check, scribble;
+    int64_t deadline_ms;
+    struct refit_sender_config config;
+    uint64_t version;
+    atomic_bool stop;
+};
+
+static bool add_buffer(void *context, const struct refit_buffer *buffer)
+{
+    struct publisher *p = context;
+    p->buffers = realloc(p->buffers, (p->count + 1) * sizeof *p->buffers);
+    p->buffers[p->count++] = (struct refit_sender_buffer){
+        .name = strdup(buffer->name), .data = p->memory + buffer->offset, .bytes = buffer->bytes};
+    return true;
+}
+
+static bool read_option(struct publisher *p, char *option)
+{
+    p->heap |= strcmp(option, "heap") == 0;
+    p->check |= strcmp(option, "check") == 0;
+    p->scribble |= strcmp(option, "scribble") == 0;
+    p->config.takeover |= strcmp(option, "takeover") == 0;
+    if (strncmp(option, "transport=", 10) == 0)
+        p->config.transport = option + 10;
+    if (strncmp(option, "deadline=", 9) == 0)
+        p->deadline_ms = atoll(option + 9);
+    if (strncmp(option, "name=", 5) == 0)
+        p->config.name = option + 5;
+    return strncmp(option, "http://", 7) != 0;
+}
+
+static void *scribble(void *context)
+{
+    struct publisher *p = context;
+    for (uint64_t v = p->version + 1; !atomic_load(&p->stop); v++)
+        pattern_fill(p->layout, p->rank, p->memory, v);
+    return NULL;
+}
+
+static int publish(struct publisher *p, struct refit_sender *sender, uint64_t version)
+{
+    struct refit_error err = {0};
+    struct refit_report report = {0};
+    char label[32];
+    pthread_t thread;
+    snprintf(label, sizeof label, "step-%llu", (unsigned long long)version);
+    struct refit_publish request = {.version = version, .label = label, .deadline_ms = p->deadline_ms, .check_source = p->check};
+    p->version = version;
+    pattern_fill(p->layout, p->rank, p->memory, version);
+    atomic_store(&p->stop, false);
+    if (p->scribble)
+        pthread_create(&thread, NULL, scribble, p);
+    enum refit_status status = refit_sender_publish(sender, &request, &report, &err);
+    atomic_store(&p->stop, true);
+    if (p->scribble)
+        pthread_join(thread, NULL);
+    const struct refit_replica_report *first = report.replica_count ? &report.replicas[0] : NULL;
+    if (status != REFIT_OK)
+        printf("failed %llu %s %s\n", (unsigned long long)version, refit_status_name(status), err.text);
+    else if (first)
+        printf("ok %llu %s %llu %llu %llu %s\n", (unsigned long long)version, report.digest,
+               (unsigned long long)first->bytes_needed, (unsigned long long)first->bytes_moved,
+               (unsigned long long)first->wire_bytes, first->transport);
+    for (size_t i = 0; i < report.replica_count; i++)
+        printf("replica %s %s %s\n", report.replicas[i].url, refit_outcome_name(report.replicas[i].outcome),
+               report.replicas[i].outcome == REFIT_OUTCOME_COMMITTED ? "" : report.replicas[i].error.text);
+    fflush(stdout);
+    return status == REFIT_OK ? 0 : 1;
+}
+
+static int register_all(struct publisher *p, struct refit_sender *sender, const char *text, size_t len, struct refit_error *err)
+{
+    size_t bytes = (size_t)refit_layout_arena_bytes(p->layout, p->rank) + 64;
+    void *memory = NULL;
+    if (p->heap)
+        memory = calloc(1, bytes);
+    else if (refit_sender_alloc(sender, bytes, &memory, err) != REFIT_OK)
+        return -1;
+    p->memory = memory;
+    refit_layout_buffers(p->layout, p->rank, add_buffer, p);
+    return refit_sender_register(sender, text, len, p->buffers, p->count, err) == REFIT_OK ? 0 : -1;
+}
+
+static void release_buffers(struct publisher *p)
+{
+    for (size_t i = 0; i < p->count; i++)
+        free((void *)(uintptr_t)p->buffers[i].name);
+    free(p->buffers);
+    if (p->heap)
+        free(p->memory);
+}
+
+int main(int argc, char **argv)
+{
+    char *text;
+    size_t len;
+    struct refit_error err;
+    struct refit_sender *sender;
+    if (argc < 6)
+        return 2;
+    struct publisher p = {.rank = (uint32_t)atoi(argv[2]), .deadline_ms = 30000};
+    p.config = (struct refit_sender_config){.rank = p.rank, .ranks = (uint32_t)atoi(argv[3]), .lead_address = argv[4]};
+    int next = 6;
+    while (next < argc && read_option(&p, argv[next]))
+        next++;
+    p.config.replicas = (const char *const *)(argv + next);
+    p.config.replica_count = (size_t)(argc - next);
+    if (refit_io_read_file(argv[1], 1 << 24, &text, &len, &err) != REFIT_OK ||
+        refit_layout_parse(text, len, argv[1], &p.layout, &err) != REFIT_OK ||
+        refit_sender_open(&p.config, &sender, &err) != REFIT_OK) {
+        printf("failed 0 %s %s\n", refit_status_name(err.status), err.text);
+        return 1;
+    }
+    int rc = register_all(&p, sender, text, len, &err);
+    if (rc != 0)
+        printf("failed 0 %s %s\n", refit_status_name(err.status), err.text);
+    for (char *at = argv[5]; rc == 0 && at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
+        rc |= publish(&p, sender, strtoull(at, NULL, 10));
+    refit_sender_close(sender);
+    release_buffers(&p);
+    refit_layout_release(p.layout);
+    free(text);
+    return rc == 0 ? 0 : 1;
+}

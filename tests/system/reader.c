@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * An engine rank that checks every byte of every version it is given, step after step.
+ *
+ *   reader SOCKET LAYOUT RANK RANKS STEPS_FILE [prepare-ms=N] [hold=N] [refuse=V]
+ *
+ * Ranks of a replica meet in STEPS_FILE, a shared page: the leader names the version of a step, the followers pin it and say so, the
+ * leader checks and releases. Prints one line per change: "step VERSION DIGEST LABEL". A byte that is not as the version has it
+ * ends the process with status 3 and a line "torn ...". Ends with status 0 on SIGTERM.
+ *
+ *   prepare-ms=N  the prepare hook takes so long      refuse=V  the prepare hook refuses version V
+ *   hold=N        keeps each pin for N ms
+ */
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/io.h"
+#include "refit/engine.h"
+#include "tests/system/pattern.h"
+
+#define RANKS_MAX 8
+
+struct steps {
+    _Atomic uint64_t number; /* of the step the leader has opened */
+    _Atomic uint64_t version;
+    _Atomic uint64_t pinned[RANKS_MAX]; /* step number each follower answered */
+    _Atomic uint32_t result[RANKS_MAX]; /* enum refit_status of its acquire */
+};
+
+struct reader {
+    struct refit_engine *engine;
+    struct refit_layout *layout;
+    struct steps *steps;
+    uint32_t rank, ranks;
+    long prepare_ms, hold_ms;
+    unsigned long long refuse;
+    uint64_t last;
+};
+
+static volatile sig_atomic_t ending;
+
+static void on_term(int number)
+{
+    (void)number;
+    ending = 1;
+}
+
+static void pause_ms(long ms)
+{
+    if (ms > 0)
+        poll(NULL, 0, (int)ms);
+}
+
+/* The arena space starts at buffer 0: buffers are packed from offset 0 on. */
+static const uint8_t *space(struct refit_engine *engine, const struct refit_pin *pin)
+{
+    return refit_engine_buffer(engine, pin, 0);
+}
+
+static int check(struct reader *r, const struct refit_pin *pin, const char *when)
+{
+    char text[256];
+    if (pattern_check(r->layout, r->rank, space(r->engine, pin), pin->version, text, sizeof text) == 0)
+        return 0;
+    printf("torn rank %u %s: %s\n", r->rank, when, text);
+    fflush(stdout);
+    return 3;
+}
+
+static int on_prepare(void *context, struct refit_engine *engine, const struct refit_version *version,
+                      const struct refit_pin *pin, char *reason)
+{
+    struct reader *r = context;
+    r->engine = engine; /* hooks may run before attach has returned */
+    pause_ms(r->prepare_ms);
+    if (version->version == r->refuse) {
+        snprintf(reason, 256, "told to refuse version %llu", r->refuse);
+        return 1;
+    }
+    return check(r, pin, "in prepare");
+}
+
+static int report(struct reader *r, const struct refit_pin *pin)
+{
+    if (pin->version != r->last) {
+        struct refit_version version;
+        refit_engine_version(r->engine, pin, &version);
+        printf("step %llu %s %s\n", (unsigned long long)version.version, version.digest, version.label);
+        fflush(stdout);
+        r->last = pin->version;
+    }
+    pause_ms(r->hold_ms);
+    return check(r, pin, "in a step");
+}
+
+static int wait_followers(struct reader *r, uint64_t step)
+{
+    int stale = 0;
+    for (uint32_t f = 1; f < r->ranks; f++) {
+        while (atomic_load_explicit(&r->steps->pinned[f], memory_order_acquire) != step && !ending)
+            pause_ms(1);
+        stale |= atomic_load_explicit(&r->steps->result[f], memory_order_relaxed) != REFIT_OK;
+    }
+    return stale;
+}
+
+static int lead(struct reader *r)
+{
+    int rc = 0;
+    for (uint64_t step = atomic_load(&r->steps->number) + 1; rc == 0 && !ending; step++) {
+        struct refit_pin pin;
+        if (refit_engine_acquire(r->engine, REFIT_LATEST, &pin) != REFIT_OK) {
+            pause_ms(1);
+            continue;
+        }
+        atomic_store_explicit(&r->steps->version, pin.version, memory_order_relaxed);
+        atomic_store_explicit(&r->steps->number, step, memory_order_release);
+        wait_followers(r, step);
+        rc = report(r, &pin);
+        refit_engine_release(r->engine, &pin);
+    }
+    return rc;
+}
+
+static int follow(struct reader *r)
+{
+    int rc = 0;
+    uint64_t done = atomic_load(&r->steps->pinned[r->rank]); /* a restarted rank answers the step its leader waits for */
+    while (rc == 0 && !ending) {
+        uint64_t step = atomic_load_explicit(&r->steps->number, memory_order_acquire);
+        if (step == done) {
+            pause_ms(1);
+            continue;
+        }
+        struct refit_pin pin;
+        enum refit_status status =
+            refit_engine_acquire(r->engine, atomic_load_explicit(&r->steps->version, memory_order_relaxed), &pin);
+        atomic_store_explicit(&r->steps->result[r->rank], (uint32_t)status, memory_order_relaxed);
+        atomic_store_explicit(&r->steps->pinned[r->rank], step, memory_order_release);
+        done = step;
+        if (status == REFIT_OK) {
+            rc = report(r, &pin);
+            refit_engine_release(r->engine, &pin);
+        }
+    }
+    return rc;
+}
+
+static struct steps *map_steps(const char *path)
+{
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0 || ftruncate(fd, sizeof(struct steps)) != 0)
+        return NULL;
+    void *at = mmap(NULL, sizeof(struct steps), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    return at == MAP_FAILED ? NULL : at;
+}
+
+static void read_option(struct reader *r, const char *option)
+{
+    if (strncmp(option, "prepare-ms=", 11) == 0)
+        r->prepare_ms = atol(option + 11);
+    else if (strncmp(option, "hold=", 5) == 0)
+        r->hold_ms = atol(option + 5);
+    else if (strncmp(option, "refuse=", 7) == 0)
+        r->refuse = strtoull(option + 7, NULL, 10);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 6)
+        return 2;
+    char *text;
+    size_t len;
+    struct refit_error err;
+    struct reader r = {.rank = (uint32_t)atoi(argv[3]), .ranks = (uint32_t)atoi(argv[4]), .steps = map_steps(argv[5])};
+    for (int i = 6; i < argc; i++)
+        read_option(&r, argv[i]);
+    signal(SIGTERM, on_term);
+    if (!r.steps || refit_io_read_file(argv[2], 1 << 24, &text, &len, &err) != REFIT_OK ||
+        refit_layout_parse(text, len, argv[2], &r.layout, &err) != REFIT_OK) {
+        fprintf(stderr, "reader: %s\n", r.steps ? err.text : "no steps file");
+        return 1;
+    }
+    struct refit_engine_config config = {.socket_path = argv[1], .rank = r.rank, .ranks = r.ranks, .label = "reader",
+                                         .layout = text, .layout_len = len, .prepare = on_prepare, .context = &r};
+    struct refit_engine *engine;
+    if (refit_engine_attach(&config, 30000, &engine, &err) != REFIT_OK) {
+        fprintf(stderr, "reader: %s\n", err.text);
+        return 1;
+    }
+    r.engine = engine;
+    printf("attached\n");
+    fflush(stdout);
+    int rc = r.rank == 0 ? lead(&r) : follow(&r);
+    refit_engine_detach(engine);
+    refit_layout_release(r.layout);
+    free(text);
+    return rc;
+}

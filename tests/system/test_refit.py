@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Refits between processes: bytes, versions, digests, pins. Readers check every byte of every step throughout."""
+import unittest
+
+from harness import SystemTest, engine_layout, source_layout
+
+
+def parse_ok(line):
+    word, version, digest, needed, moved, wire, transport = line.split(" ")
+    assert word == "ok", line
+    return {"version": int(version), "digest": digest, "needed": int(needed), "moved": int(moved), "wire": int(wire),
+            "transport": transport}
+
+
+class Refit(SystemTest):
+    def refit_all(self, versions, replicas, *options, source=None):
+        lines = self.publish(source or source_layout(), versions, replicas, *options)
+        reports = [parse_ok(line) for line in lines if not line.startswith("replica")]
+        self.assertEqual([r["version"] for r in reports], list(versions))
+        for replica in replicas:
+            replica.wait_step(versions[-1])
+            self.assertEqual(replica.weights()["active"]["digest"], reports[-1]["digest"])
+        for report in reports:
+            self.assertEqual(report["moved"], report["needed"])
+        return reports
+
+    def test_every_version_arrives_whole_on_replicas_of_other_shapes(self):
+        one, two = self.replica("one", engine_layout(1)), self.replica("two", engine_layout(2))
+        self.refit_all([1, 2, 3, 4, 5], [one, two], "transport=tcp", source=source_layout(3))
+
+    def test_local_transport_pulls_shared_memory_without_an_extra_copy(self):
+        replica = self.replica("a", engine_layout(2))
+        reports = self.refit_all([1, 2, 3], [replica], "transport=local")
+        self.assertEqual({r["transport"] for r in reports}, {"local"})
+        self.assertEqual(replica.call("GET", "/refit")[1]["copied_bytes"], 0)
+
+    def test_local_transport_says_that_heap_memory_took_another_copy(self):
+        replica = self.replica("a", engine_layout(2))
+        reports = self.refit_all([1, 2], [replica], "transport=local", "heap")
+        self.assertEqual(replica.call("GET", "/refit")[1]["copied_bytes"], reports[-1]["needed"])
+
+    def test_the_same_weights_have_one_digest_whatever_the_sharding(self):
+        one, two = self.replica("one", engine_layout(1)), self.replica("two", engine_layout(2))
+        first = self.refit_all([7], [one], source=source_layout(1))
+        second = self.refit_all([7], [two], source=source_layout(4))
+        self.assertEqual(first[0]["digest"], second[0]["digest"])
+
+    def test_a_version_that_a_hook_refuses_is_not_served(self):
+        replica = self.replica("a", engine_layout(2), reader_options=["refuse=2"])
+        self.refit_all([1], [replica])
+        lines = self.publish(source_layout(), [2], [replica])
+        self.assertTrue(lines[0].startswith("failed 2 "), lines)
+        self.assertIn("told to refuse version 2", "\n".join(lines))
+        self.assertEqual(replica.active(), 1)
+        self.refit_all([3], [replica])
+
+    def test_rollback_needs_no_transfer_and_holds_until_released(self):
+        replica = self.replica("a", engine_layout(2))
+        self.refit_all([1, 2], [replica])
+        landed = replica.call("GET", "/refit")[1]["bytes_done"]
+        status, answer = replica.call("POST", "/rollback", {})
+        self.assertEqual((status, answer["active"]["version"], answer["held"]), (200, 1, True))
+        for reader in replica.readers.values():
+            second = reader.wait_line("step 2 ")
+            reader.wait_line("step 1 ", after=second)
+        self.assertEqual(replica.call("GET", "/refit")[1]["bytes_done"], landed)
+        lines = self.publish(source_layout(), [3], [replica])
+        self.assertIn("held", "\n".join(lines))
+        self.assertEqual(replica.active(), 1)
+        self.assertEqual(replica.call("POST", "/v1/release", {})[0], 200)
+        self.refit_all([4], [replica])
+
+    def test_a_pin_is_never_revoked_and_names_itself_when_it_is_in_the_way(self):
+        # Steps of 1.5 s pin the old slot longer than the second refit may wait.
+        replica = self.replica("a", engine_layout(1), reader_options=["hold=1500"])
+        self.refit_all([1], [replica])
+        self.publish(source_layout(), [2], [replica])
+        lines = self.publish(source_layout(), [3], [replica], "deadline=400")
+        self.assertIn("reader", "\n".join(lines))
+        self.assertEqual(replica.call("GET", "/refit")[1]["error"]["phase"], "waiting-for-readers")
+        self.refit_all([4], [replica])
+
+    def test_with_three_slots_a_refit_lands_while_a_step_still_reads_the_last_version_but_one(self):
+        replica = self.replica("a", engine_layout(1), "--slots", "3", reader_options=["hold=1000"])
+        self.refit_all([1, 2, 3], [replica], "deadline=20000")
+
+    def test_a_trainer_that_writes_during_publish_is_caught(self):
+        replica = self.replica("a", engine_layout(2), "--rate", "4MiB")
+        self.refit_all([1], [replica])
+        lines = self.publish(source_layout(), [20], [replica], "scribble", "check")
+        self.assertTrue(lines[0].startswith("failed 20 "), lines)
+        self.assertEqual(replica.active(), 1)
+        self.refit_all([30], [replica])
+
+
+if __name__ == "__main__":
+    unittest.main()
