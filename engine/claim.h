@@ -18,6 +18,10 @@
  * being read.
  *
  * 2^32 pins between two flips would run over the field; refit_claim_harvest(), called now and then, prevents it.
+ *
+ * A prepare hook reads a slot that acquire(v) must not find yet: `staged` is a second word beside `version`, with the same
+ * protocol. A refitd that dies between a flip's two steps loses the pins it took from the gate; `flipping` says so to
+ * the next one, which then takes that slot as pinned for as long as the process lives.
  */
 #ifndef REFIT_ENGINE_CLAIM_H
 #define REFIT_ENGINE_CLAIM_H
@@ -37,6 +41,7 @@
 
 struct refit_claim_slot {
     _Alignas(64) _Atomic uint64_t version; /* 0: hidden */
+    _Atomic uint64_t staged;               /* what a prepare hook may pin; 0: nothing */
     char label[64];                        /* label and digest change only while hidden and idle */
     char digest[65];
     _Alignas(64) _Atomic uint64_t entered;
@@ -47,6 +52,7 @@ struct refit_claim {
     uint64_t magic;
     uint32_t abi;
     uint32_t slots;
+    _Atomic uint32_t flipping; /* 1 + the slot a flip is leaving; 0 between flips */
     _Alignas(64) _Atomic uint64_t gate;
     struct refit_claim_slot slot[REFIT_SLOTS_MAX];
 };
@@ -67,20 +73,34 @@ static inline void refit_claim_release(struct refit_claim *claim, uint32_t slot)
 
 /* REFIT_OK with *slot, or REFIT_STALE. */
 enum refit_status refit_claim_acquire_version(struct refit_claim *claim, uint64_t version, uint32_t *slot);
+/* For the prepare hook: pins `slot` if `version` is staged in it, else REFIT_STALE. */
+enum refit_status refit_claim_acquire_staged(struct refit_claim *claim, uint64_t version, uint32_t slot);
 
 /* --- refitd's side: one thread at a time -------------------------------------------------------------------- */
 
 void refit_claim_init(struct refit_claim *claim, uint32_t slots);
 /* The slot the gate points at, as the page says; for adoption after a restart. REFIT_SLOT_NONE: none or garbage. */
 uint32_t refit_claim_gate_slot(const struct refit_claim *claim);
+/* The slot that a flip was leaving when its refitd died; REFIT_SLOT_NONE: none. */
+uint32_t refit_claim_interrupted(const struct refit_claim *claim);
+/* Let the prepare hook pin `version` in `slot`, which is hidden and idle. */
+void refit_claim_stage(struct refit_claim *claim, uint32_t slot, const struct refit_version *version);
+/* Take that back; check idleness after. */
+void refit_claim_unstage(struct refit_claim *claim, uint32_t slot);
 /* Make a version visible to acquire(v) in `slot`, which is hidden and idle. */
 void refit_claim_show(struct refit_claim *claim, uint32_t slot, const struct refit_version *version);
 /* Hide it: from now on acquire(v) is STALE. Check idleness after, not before. */
 void refit_claim_hide(struct refit_claim *claim, uint32_t slot);
+/* Show again what was just hidden and not rewritten. */
+void refit_claim_unhide(struct refit_claim *claim, uint32_t slot, uint64_t version);
+/* What acquire(v) finds in `slot` by the page's own word; 0: hidden. */
+uint64_t refit_claim_shown(const struct refit_claim *claim, uint32_t slot);
 /* Point LATEST at `to`; `from` is the slot that this side knows the gate points at (REFIT_SLOT_NONE: nothing served). */
 void refit_claim_flip(struct refit_claim *claim, uint32_t from, uint32_t to);
 /* Flip to the same slot: moves pins from the gate into entered. */
 void refit_claim_harvest(struct refit_claim *claim, uint32_t current);
+/* The gate has taken so many pins that it is time to. */
+bool refit_claim_harvest_due(const struct refit_claim *claim);
 /* Pins held on a slot the gate does not point at. */
 uint64_t refit_claim_pins(const struct refit_claim *claim, uint32_t slot);
 

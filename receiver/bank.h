@@ -25,6 +25,7 @@
 #include "engine/attach.h"
 #include "layouts/layout.h"
 #include "memory/slot.h"
+#include "receiver/state.h"
 
 enum refit_slot_state {
     REFIT_SLOT_FREE, REFIT_SLOT_FILLING, REFIT_SLOT_STAGED, REFIT_SLOT_ACTIVE, REFIT_SLOT_RETAINED
@@ -53,6 +54,9 @@ void refit_bank_close(struct refit_bank *bank); /* engines keep what they have m
 
 /* The layout served here, retained for the caller; NULL: no engine has declared one yet. */
 struct refit_layout *refit_bank_layout(struct refit_bank *bank);
+
+/* The state file, which the receiver shares; borrowed, lives as long as the bank. */
+struct refit_state *refit_bank_state(struct refit_bank *bank);
 
 /* Called with the bank's lock not held, from any thread, whenever a snapshot would differ. */
 typedef void (*refit_bank_notify)(void *context);

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/attach.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/io.h"
+
+enum member {
+    M_ABI = 1 << 0,
+    M_RANK = 1 << 1,
+    M_RANKS = 1 << 2,
+    M_PROCESS = 1 << 3,
+    M_RETURNING = 1 << 4,
+    M_SLOTS = 1 << 5,
+    M_BYTES = 1 << 6,
+    M_STATUS = 1 << 7,
+    M_TEXT = 1 << 8,
+    M_SLOT = 1 << 9,
+    M_REFIT = 1 << 10,
+    M_VERSION = 1 << 11,
+    M_OK = 1 << 12,
+    M_KV = 1 << 13,
+};
+
+static const struct {
+    const char *name;
+    unsigned members;
+} types[] = {
+    [REFIT_ATTACH_ATTACH] = {"attach", M_ABI | M_RANK | M_RANKS | M_PROCESS | M_RETURNING},
+    [REFIT_ATTACH_ATTACHED] = {"attached", M_ABI | M_SLOTS | M_BYTES},
+    [REFIT_ATTACH_REFUSED] = {"refused", M_STATUS | M_TEXT},
+    [REFIT_ATTACH_SLOT] = {"slot", M_SLOT},
+    [REFIT_ATTACH_PREPARE] = {"prepare", M_REFIT | M_SLOT | M_VERSION},
+    [REFIT_ATTACH_PREPARED] = {"prepared", M_REFIT | M_OK | M_TEXT},
+    [REFIT_ATTACH_SWAPPING] = {"swapping", M_REFIT | M_VERSION | M_KV},
+    [REFIT_ATTACH_READY] = {"ready", M_REFIT | M_OK | M_TEXT},
+    [REFIT_ATTACH_SWAPPED] = {"swapped", M_VERSION | M_KV},
+    [REFIT_ATTACH_DETACH] = {"detach", 0},
+};
+#define TYPE_COUNT (sizeof types / sizeof types[0])
+
+/* --- building ---------------------------------------------------------------------------------------------- */
+
+/* Text of the engine's own (a label, a hook's reason) may be anything; what is not UTF-8 is replaced. */
+static json_t *text_json(const char *text)
+{
+    json_t *value = json_string(text);
+    if (value)
+        return value;
+    char plain[REFIT_ERROR_TEXT_MAX];
+    snprintf(plain, sizeof plain, "%s", text);
+    for (char *c = plain; *c; c++) {
+        if ((unsigned char)*c >= 0x80)
+            *c = '?';
+    }
+    return json_string(plain);
+}
+
+static bool add_numbers(json_t *object, const struct refit_attach_message *m, unsigned members)
+{
+    int bad = 0;
+    if (members & M_ABI)
+        bad |= json_object_set_new(object, "abi", json_integer(m->abi));
+    if (members & M_RANK)
+        bad |= json_object_set_new(object, "rank", json_integer(m->rank));
+    if (members & M_RANKS)
+        bad |= json_object_set_new(object, "ranks", json_integer(m->ranks));
+    if (members & M_SLOTS)
+        bad |= json_object_set_new(object, "slots", json_integer(m->slots));
+    if (members & M_SLOT)
+        bad |= json_object_set_new(object, "slot", json_integer(m->slot));
+    if (members & M_BYTES)
+        bad |= json_object_set_new(object, "bytes", refit_json_u64(m->bytes));
+    if (members & M_STATUS)
+        bad |= json_object_set_new(object, "status", json_integer(m->status));
+    if (members & M_RETURNING)
+        bad |= json_object_set_new(object, "returning", json_boolean(m->returning));
+    if (members & M_OK)
+        bad |= json_object_set_new(object, "ok", json_boolean(m->ok));
+    return bad == 0;
+}
+
+static bool add_texts(json_t *object, const struct refit_attach_message *m, unsigned members)
+{
+    int bad = 0;
+    if (members & M_PROCESS)
+        bad |= json_object_set_new(object, "label", text_json(m->label));
+    if (members & M_TEXT)
+        bad |= json_object_set_new(object, "text", text_json(m->text));
+    if (members & M_REFIT)
+        bad |= json_object_set_new(object, "refit", text_json(m->refit));
+    if (members & M_KV)
+        bad |= json_object_set_new(object, "kv", text_json(m->kv));
+    if (members & M_VERSION) {
+        bad |= json_object_set_new(object, "version", refit_json_u64(m->version.version));
+        bad |= json_object_set_new(object, "label", text_json(m->version.label));
+        bad |= json_object_set_new(object, "digest", text_json(m->version.digest));
+    }
+    return bad == 0;
+}
+
+enum refit_status refit_attach_send(int sock, const struct refit_attach_message *message, const int *fds,
+                                    size_t fd_count, struct refit_error *err)
+{
+    unsigned members = types[message->type].members;
+    char *text = NULL;
+    size_t len = 0;
+    json_t *object = json_object();
+    if (object && json_object_set_new(object, "type", json_string(types[message->type].name)) == 0 &&
+        add_numbers(object, message, members) && add_texts(object, message, members))
+        text = refit_json_canonical(object, &len);
+    json_decref(object);
+    if (!text)
+        return refit_fail_alloc(err, "a message of the engine's socket", REFIT_ATTACH_MESSAGE_MAX);
+    enum refit_status status = refit_io_send_fds(sock, text, len, fds, fd_count, err);
+    free(text);
+    return status;
+}
+
+/* --- reading ----------------------------------------------------------------------------------------------- */
+
+static enum refit_status read_u32(const json_t *object, const char *key, uint32_t *out, struct refit_error *err)
+{
+    int64_t value = 0;
+    enum refit_status status = refit_json_get_int(object, key, "message", 0, UINT32_MAX, &value, err);
+    *out = (uint32_t)value;
+    return status;
+}
+
+static enum refit_status read_bool(const json_t *object, const char *key, bool *out, struct refit_error *err)
+{
+    if (!json_is_boolean(json_object_get(object, key)))
+        return refit_fail(err, REFIT_INVALID, "message: \"%s\" must be true or false", key);
+    *out = json_is_true(json_object_get(object, key));
+    return REFIT_OK;
+}
+
+static enum refit_status read_text(const json_t *object, const char *key, char *out, size_t size,
+                                   struct refit_error *err)
+{
+    const char *text = NULL;
+    enum refit_status status = refit_json_get_string(object, key, "message", &text, err);
+    if (status != REFIT_OK)
+        return status;
+    if (strlen(text) >= size)
+        return refit_fail(err, REFIT_INVALID, "message: \"%s\" has %zu bytes, at most %zu fit", key, strlen(text),
+                          size - 1);
+    strcpy(out, text);
+    return REFIT_OK;
+}
+
+static enum refit_status read_status(const json_t *object, enum refit_status *out, struct refit_error *err)
+{
+    int64_t value = 0;
+    enum refit_status status =
+        refit_json_get_int(object, "status", "message", REFIT_INVALID, REFIT_SYSTEM, &value, err);
+    *out = (enum refit_status)value;
+    return status;
+}
+
+static enum refit_status read_version(const json_t *object, struct refit_version *out, struct refit_error *err)
+{
+    enum refit_status status = refit_json_get_u64(object, "version", "message", &out->version, err);
+    if (status == REFIT_OK && out->version == 0)
+        status = refit_fail(err, REFIT_INVALID, "message: version 0, versions are 1 or more");
+    if (status == REFIT_OK)
+        status = read_text(object, "label", out->label, sizeof out->label, err);
+    if (status == REFIT_OK)
+        status = read_text(object, "digest", out->digest, sizeof out->digest, err);
+    return status;
+}
+
+static enum refit_status read_numbers(const json_t *object, unsigned members, struct refit_attach_message *m,
+                                      struct refit_error *err)
+{
+    enum refit_status status = REFIT_OK;
+    if (members & M_ABI)
+        status = read_u32(object, "abi", &m->abi, err);
+    if (status == REFIT_OK && (members & M_RANK))
+        status = read_u32(object, "rank", &m->rank, err);
+    if (status == REFIT_OK && (members & M_RANKS))
+        status = read_u32(object, "ranks", &m->ranks, err);
+    if (status == REFIT_OK && (members & M_SLOTS))
+        status = read_u32(object, "slots", &m->slots, err);
+    if (status == REFIT_OK && (members & M_SLOT))
+        status = read_u32(object, "slot", &m->slot, err);
+    if (status == REFIT_OK && (members & M_BYTES))
+        status = refit_json_get_u64(object, "bytes", "message", &m->bytes, err);
+    if (status == REFIT_OK && (members & M_STATUS))
+        status = read_status(object, &m->status, err);
+    if (status == REFIT_OK && (members & M_RETURNING))
+        status = read_bool(object, "returning", &m->returning, err);
+    if (status == REFIT_OK && (members & M_OK))
+        status = read_bool(object, "ok", &m->ok, err);
+    return status;
+}
+
+static enum refit_status read_texts(const json_t *object, unsigned members, struct refit_attach_message *m,
+                                    struct refit_error *err)
+{
+    enum refit_status status = REFIT_OK;
+    if (members & M_PROCESS)
+        status = read_text(object, "label", m->label, sizeof m->label, err);
+    if (status == REFIT_OK && (members & M_TEXT))
+        status = read_text(object, "text", m->text, sizeof m->text, err);
+    if (status == REFIT_OK && (members & M_REFIT))
+        status = read_text(object, "refit", m->refit, sizeof m->refit, err);
+    if (status == REFIT_OK && (members & M_KV))
+        status = read_text(object, "kv", m->kv, sizeof m->kv, err);
+    if (status == REFIT_OK && (members & M_VERSION))
+        status = read_version(object, &m->version, err);
+    return status;
+}
+
+static enum refit_status read_message(const json_t *object, struct refit_attach_message *m, struct refit_error *err)
+{
+    const char *name = NULL;
+    enum refit_status status = refit_json_get_string(object, "type", "message", &name, err);
+    if (status != REFIT_OK)
+        return status;
+    size_t type = 0;
+    while (type < TYPE_COUNT && strcmp(types[type].name, name) != 0)
+        type++;
+    if (type == TYPE_COUNT)
+        return refit_fail(err, REFIT_INVALID, "message: type \"%.32s\" is not known", name);
+    m->type = (enum refit_attach_type)type;
+    status = read_numbers(object, types[type].members, m, err);
+    if (status == REFIT_OK)
+        status = read_texts(object, types[type].members, m, err);
+    return status;
+}
+
+enum refit_status refit_attach_receive(int sock, struct refit_attach_message *message, int *fds, size_t fd_max,
+                                       size_t *fd_count, struct refit_error *err)
+{
+    char text[REFIT_ATTACH_MESSAGE_MAX];
+    size_t len = 0;
+    memset(message, 0, sizeof *message);
+    enum refit_status status = refit_io_recv_fds(sock, text, sizeof text, &len, fds, fd_max, fd_count, err);
+    if (status != REFIT_OK)
+        return status;
+    if (len == 0 && *fd_count == 0)
+        return refit_fail(err, REFIT_PEER, "the engine's socket: closed");
+    json_t *object = NULL;
+    status = refit_json_parse(text, len, "message", &object, err);
+    if (status == REFIT_OK)
+        status = read_message(object, message, err);
+    json_decref(object);
+    if (status != REFIT_OK) {
+        for (size_t i = 0; i < *fd_count; i++)
+            refit_io_close(&fds[i]);
+        *fd_count = 0;
+    }
+    return status;
+}

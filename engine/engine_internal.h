@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the files of the engine library share. The hot path reads `claim` and `table`; all else belongs to the library's
+ * thread (session.c) once it runs.
+ */
+#ifndef REFIT_ENGINE_INTERNAL_H
+#define REFIT_ENGINE_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "engine/attach.h"
+#include "engine/claim.h"
+#include "layouts/layout.h"
+#include "memory/slot.h"
+
+/* One buffer of this rank. `order` of the engine sorts ids by name. */
+struct refit_engine_buffer_info {
+    char *name; /* owned */
+    uint64_t offset;
+    uint64_t bytes;
+};
+
+/* A claim page and its mapping. */
+struct refit_engine_page {
+    struct refit_claim *claim;
+    int fd;
+    struct refit_slot_identity identity;
+    struct refit_engine_page *next; /* pages of earlier attachments: a late reader may still look at one */
+};
+
+enum refit_engine_state { REFIT_ENGINE_STARTING, REFIT_ENGINE_ATTACHED, REFIT_ENGINE_FAILED };
+
+struct refit_engine {
+    _Atomic(struct refit_claim *) claim;  /* stored again after every remapping: it orders table writes for readers */
+    const void **table[REFIT_SLOTS_MAX];  /* buffer_count pointers each; they change only while the slot is idle */
+    uint32_t rank, ranks, slots;
+    uint64_t slot_bytes;
+
+    struct refit_engine_buffer_info *buffers;
+    uint32_t *order;
+    uint32_t buffer_count;
+
+    struct refit_arena *arena[REFIT_SLOTS_MAX];
+    struct refit_slot_identity identity[REFIT_SLOTS_MAX];
+    struct refit_engine_page *page; /* the current one, then the earlier ones */
+
+    struct refit_layout *layout;
+    int layout_fd;
+    char *socket_path;
+    char label[64];
+    refit_prepare_fn prepare;
+    refit_before_swap_fn before_swap;
+    refit_after_swap_fn after_swap;
+    void *context;
+
+    pthread_t thread;
+    int sock; /* -1: not connected */
+    int wake; /* eventfd */
+    atomic_bool stop;
+    bool refused_logged;
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    enum refit_engine_state state; /* under lock, as is error */
+    struct refit_error error;
+};
+
+/* --- buffers.c */
+enum refit_status refit_engine_buffers_load(struct refit_engine *engine, struct refit_error *err);
+void refit_engine_buffers_release(struct refit_engine *engine);
+
+/* --- mapping.c */
+/* Takes the descriptors of `attached`: the claim page, then one per slot; all stay the caller's. Nothing changes when
+ * this fails. */
+enum refit_status refit_engine_map_all(struct refit_engine *engine, const struct refit_attach_message *attached,
+                                       const int *fds, size_t fd_count, struct refit_error *err);
+enum refit_status refit_engine_map_slot(struct refit_engine *engine, uint32_t slot, int fd, struct refit_error *err);
+void refit_engine_unmap(struct refit_engine *engine);
+
+/* --- session.c */
+void *refit_engine_session(void *engine);
+
+#endif

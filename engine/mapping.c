@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The engine's mappings: one claim page, and per slot a read-only mapping with its table of pointers.
+ *
+ * A table is written only while no reader can hold its slot. refitd replaces a slot's memory only then; the page is asked
+ * once more here, since pulling memory from under a reader is worse than losing a connection.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/io.h"
+#include "engine/engine_internal.h"
+
+#include <fcntl.h>
+
+static bool same(struct refit_slot_identity a, struct refit_slot_identity b)
+{
+    return a.device == b.device && a.inode == b.inode;
+}
+
+static bool slot_idle(const struct refit_engine *engine, uint32_t slot)
+{
+    const struct refit_claim *claim = engine->page ? engine->page->claim : NULL;
+    return !claim || (refit_claim_gate_slot(claim) != slot && refit_claim_pins(claim, slot) == 0);
+}
+
+/* --- the claim page ---------------------------------------------------------------------------------------- */
+
+static void page_destroy(struct refit_engine_page *page)
+{
+    if (page->claim)
+        munmap(page->claim, REFIT_CLAIM_BYTES);
+    refit_io_close(&page->fd);
+    free(page);
+}
+
+static enum refit_status page_map(struct refit_engine_page *page, int fd, uint32_t slots, struct refit_error *err)
+{
+    page->fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    if (page->fd < 0)
+        return refit_fail_errno(err, errno, "claim page: duplicate descriptor");
+    void *at = mmap(NULL, REFIT_CLAIM_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, page->fd, 0);
+    if (at == MAP_FAILED)
+        return refit_fail_errno(err, errno, "claim page: map");
+    page->claim = at;
+    /* A forked child must not take part in the counting. */
+    if (madvise(at, REFIT_CLAIM_BYTES, MADV_DONTFORK) != 0)
+        return refit_fail_errno(err, errno, "claim page: madvise");
+    if (page->claim->magic != REFIT_CLAIM_MAGIC || page->claim->abi != REFIT_CLAIM_ABI || page->claim->slots != slots)
+        return refit_fail(err, REFIT_MISMATCH, "claim page: abi %u with %u slots, expected abi %d with %u slots",
+                          page->claim->abi, page->claim->slots, REFIT_CLAIM_ABI, slots);
+    return REFIT_OK;
+}
+
+static enum refit_status page_create(int fd, uint32_t slots, struct refit_engine_page **out, struct refit_error *err)
+{
+    struct refit_engine_page *page = calloc(1, sizeof *page);
+    if (!page)
+        return refit_fail_alloc(err, "a claim page", sizeof *page);
+    page->fd = -1;
+    enum refit_status status = refit_slot_identify(fd, &page->identity, err);
+    if (status == REFIT_OK)
+        status = page_map(page, fd, slots, err);
+    if (status != REFIT_OK) {
+        page_destroy(page);
+        return status;
+    }
+    *out = page;
+    return REFIT_OK;
+}
+
+/* --- slots ------------------------------------------------------------------------------------------------- */
+
+struct slot_mapping {
+    struct refit_arena *arena; /* NULL: the one that is mapped already */
+    struct refit_slot_identity identity;
+};
+
+static enum refit_status open_slot(struct refit_engine *engine, uint32_t slot, int fd, struct slot_mapping *out,
+                                   struct refit_error *err)
+{
+    enum refit_status status = refit_slot_identify(fd, &out->identity, err);
+    if (status != REFIT_OK)
+        return status;
+    if (engine->arena[slot] && same(engine->identity[slot], out->identity))
+        return REFIT_OK;
+    if (!slot_idle(engine, slot))
+        return refit_fail(err, REFIT_BUSY, "slot %u: refitd replaced it while it is read", slot);
+    status = refit_slot_map(fd, engine->slot_bytes, &out->arena, err);
+    return status == REFIT_OK ? REFIT_OK : refit_error_prefix(err, "slot %u", slot);
+}
+
+static void install_slot(struct refit_engine *engine, uint32_t slot, struct slot_mapping *mapping)
+{
+    if (!mapping->arena)
+        return;
+    struct refit_arena *old = engine->arena[slot];
+    engine->arena[slot] = mapping->arena;
+    engine->identity[slot] = mapping->identity;
+    mapping->arena = NULL;
+    for (uint32_t i = 0; i < engine->buffer_count; i++)
+        engine->table[slot][i] =
+            refit_arena_host(engine->arena[slot], engine->buffers[i].offset, engine->buffers[i].bytes);
+    refit_arena_release(old);
+}
+
+enum refit_status refit_engine_map_slot(struct refit_engine *engine, uint32_t slot, int fd, struct refit_error *err)
+{
+    struct slot_mapping mapping = {0};
+    enum refit_status status = open_slot(engine, slot, fd, &mapping, err);
+    if (status != REFIT_OK)
+        return status;
+    install_slot(engine, slot, &mapping);
+    atomic_store_explicit(&engine->claim, engine->page->claim, memory_order_release);
+    return REFIT_OK;
+}
+
+/* --- the whole of `attached` ------------------------------------------------------------------------------- */
+
+static enum refit_status allocate_tables(struct refit_engine *engine, struct refit_error *err)
+{
+    for (uint32_t slot = 0; slot < engine->slots; slot++) {
+        if (!engine->table[slot])
+            engine->table[slot] = calloc(engine->buffer_count + 1, sizeof **engine->table);
+        if (!engine->table[slot])
+            return refit_fail_alloc(err, "the pointer table of a slot", engine->buffer_count * sizeof **engine->table);
+    }
+    return REFIT_OK;
+}
+
+static enum refit_status check_attached(struct refit_engine *engine, const struct refit_attach_message *m,
+                                        size_t fd_count, struct refit_error *err)
+{
+    uint64_t need = refit_layout_arena_bytes(engine->layout, engine->rank);
+    if (m->abi != REFIT_CLAIM_ABI)
+        return refit_fail(err, REFIT_MISMATCH, "refitd speaks abi %u, this library %d; use one release of both", m->abi,
+                          REFIT_CLAIM_ABI);
+    if (m->slots < 2 || m->slots > REFIT_SLOTS_MAX || fd_count != m->slots + 1)
+        return refit_fail(err, REFIT_PEER, "refitd offered %u slots with %zu descriptors", m->slots, fd_count);
+    if (m->bytes < need)
+        return refit_fail(err, REFIT_MISMATCH, "slots have %llu bytes, the layout of rank %u needs %llu",
+                          (unsigned long long)m->bytes, engine->rank, (unsigned long long)need);
+    if (engine->slots != 0 && (engine->slots != m->slots || engine->slot_bytes != m->bytes))
+        return refit_fail(err, REFIT_MISMATCH,
+                          "refitd now has %u slots of %llu bytes, this process holds %u of %llu; restart the engine",
+                          m->slots, (unsigned long long)m->bytes, engine->slots,
+                          (unsigned long long)engine->slot_bytes);
+    return REFIT_OK;
+}
+
+static bool keeps_page(const struct refit_engine *engine, int fd)
+{
+    struct refit_slot_identity identity;
+    return engine->page && refit_slot_identify(fd, &identity, NULL) == REFIT_OK &&
+           same(identity, engine->page->identity);
+}
+
+static void install(struct refit_engine *engine, struct refit_engine_page *page, struct slot_mapping *mappings)
+{
+    for (uint32_t slot = 0; slot < engine->slots; slot++)
+        install_slot(engine, slot, &mappings[slot]);
+    if (page) {
+        page->next = engine->page;
+        engine->page = page;
+    }
+    atomic_store_explicit(&engine->claim, engine->page->claim, memory_order_release);
+}
+
+enum refit_status refit_engine_map_all(struct refit_engine *engine, const struct refit_attach_message *attached,
+                                       const int *fds, size_t fd_count, struct refit_error *err)
+{
+    struct slot_mapping mappings[REFIT_SLOTS_MAX] = {0};
+    struct refit_engine_page *page = NULL;
+    enum refit_status status = check_attached(engine, attached, fd_count, err);
+    if (status != REFIT_OK)
+        return status;
+    engine->slots = attached->slots;
+    engine->slot_bytes = attached->bytes;
+    status = allocate_tables(engine, err);
+    for (uint32_t slot = 0; status == REFIT_OK && slot < engine->slots; slot++)
+        status = open_slot(engine, slot, fds[slot + 1], &mappings[slot], err);
+    if (status == REFIT_OK && !keeps_page(engine, fds[0]))
+        status = page_create(fds[0], engine->slots, &page, err);
+    if (status != REFIT_OK)
+        goto release_mappings;
+    install(engine, page, mappings);
+    return REFIT_OK;
+
+release_mappings:
+    for (uint32_t slot = 0; slot < engine->slots; slot++)
+        refit_arena_release(mappings[slot].arena);
+    return status;
+}
+
+void refit_engine_unmap(struct refit_engine *engine)
+{
+    for (uint32_t slot = 0; slot < REFIT_SLOTS_MAX; slot++) {
+        refit_arena_release(engine->arena[slot]);
+        free(engine->table[slot]);
+    }
+    while (engine->page) {
+        struct refit_engine_page *page = engine->page;
+        engine->page = page->next;
+        page_destroy(page);
+    }
+}

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "receiver/state.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/io.h"
+#include "base/log.h"
+
+struct refit_state {
+    pthread_mutex_t lock;
+    char *path;
+    json_t *document;
+};
+
+static void put_aside(const char *path, const struct refit_error *error)
+{
+    char aside[4096];
+    int len = snprintf(aside, sizeof aside, "%s.bad", path);
+    bool moved = len < (int)sizeof aside && rename(path, aside) == 0;
+    refit_log(REFIT_LOG_WARN, "state file not readable, starting without it moved=%s reason=\"%s\"",
+              moved ? aside : "no", error->text);
+}
+
+/* NULL: none, or none that can be used. */
+static json_t *load(const char *path)
+{
+    struct refit_error error;
+    char *text = NULL;
+    size_t len = 0;
+    json_t *document = NULL;
+    enum refit_status status = refit_io_read_file(path, REFIT_STATE_FILE_MAX, &text, &len, &error);
+    if (status == REFIT_NOT_FOUND)
+        return NULL;
+    if (status == REFIT_OK)
+        status = refit_json_parse(text, len, path, &document, &error);
+    if (status == REFIT_OK && !json_is_object(document))
+        status = refit_fail(&error, REFIT_INVALID, "%s: must be a JSON object", path);
+    free(text);
+    if (status == REFIT_OK)
+        return document;
+    json_decref(document);
+    put_aside(path, &error);
+    return NULL;
+}
+
+enum refit_status refit_state_open(const char *path, struct refit_state **out, struct refit_error *err)
+{
+    struct refit_state *state = calloc(1, sizeof *state);
+    if (!state)
+        return refit_fail_alloc(err, "the state file's copy", sizeof *state);
+    pthread_mutex_init(&state->lock, NULL);
+    state->path = strdup(path);
+    state->document = load(path);
+    if (!state->document)
+        state->document = json_object();
+    if (!state->path || !state->document) {
+        refit_state_close(state);
+        return refit_fail_alloc(err, "the state file's copy", strlen(path));
+    }
+    *out = state;
+    return REFIT_OK;
+}
+
+void refit_state_close(struct refit_state *state)
+{
+    if (!state)
+        return;
+    json_decref(state->document);
+    free(state->path);
+    pthread_mutex_destroy(&state->lock);
+    free(state);
+}
+
+json_t *refit_state_get(struct refit_state *state, const char *section)
+{
+    pthread_mutex_lock(&state->lock);
+    json_t *copy = json_deep_copy(json_object_get(state->document, section));
+    pthread_mutex_unlock(&state->lock);
+    return copy;
+}
+
+enum refit_status refit_state_put(struct refit_state *state, const char *section, const json_t *value,
+                                  struct refit_error *err)
+{
+    enum refit_status status = REFIT_OK;
+    char *text = NULL;
+    size_t len = 0;
+    pthread_mutex_lock(&state->lock);
+    json_t *copy = json_deep_copy(value);
+    if (copy && json_object_set_new(state->document, section, copy) == 0)
+        text = refit_json_canonical(state->document, &len);
+    status = text ? refit_io_replace_file(state->path, text, len, 0600, err)
+                  : refit_fail_alloc(err, "the state file's text", REFIT_STATE_FILE_MAX);
+    pthread_mutex_unlock(&state->lock);
+    free(text);
+    return status;
+}
