@@ -101,6 +101,9 @@ void refit_receiver_set_notify(struct refit_receiver *receiver, void (*notify)(v
 REFIT_MUST_CHECK enum refit_status refit_receiver_lead(struct refit_receiver *receiver, const char *name, bool takeover,
                                                        uint64_t *epoch, struct refit_error *err);
 
+/* The lead of `epoch` is done: the next one need not wait or take over. Of another epoch than the current: nothing happens. */
+void refit_receiver_resign(struct refit_receiver *receiver, uint64_t epoch);
+
 /* A source layout, once; checked against `digest` (of the canonical text). REFIT_MISMATCH when they differ. */
 REFIT_MUST_CHECK enum refit_status refit_receiver_put_source(struct refit_receiver *receiver, const char *digest,
                                                              const void *text, size_t len, struct refit_error *err);

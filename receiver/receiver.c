@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "receiver/receiver.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/io.h"
+#include "base/log.h"
+#include "layouts/coverage.h"
+#include "receiver/receiver_internal.h"
+
+void refit_receiver_lock(struct refit_receiver *receiver)
+{
+    pthread_mutex_lock(&receiver->lock);
+}
+
+void refit_receiver_unlock(struct refit_receiver *receiver)
+{
+    pthread_mutex_unlock(&receiver->lock);
+}
+
+void refit_receiver_changed(struct refit_receiver *receiver)
+{
+    refit_receiver_lock(receiver);
+    pthread_cond_broadcast(&receiver->changed);
+    void (*notify)(void *) = receiver->notify;
+    void *context = receiver->notify_context;
+    refit_receiver_unlock(receiver);
+    if (notify)
+        notify(context);
+}
+
+bool refit_receiver_wait(struct refit_receiver *receiver, struct refit_deadline deadline)
+{
+    struct timespec until = refit_deadline_timespec(deadline);
+    return pthread_cond_timedwait(&receiver->changed, &receiver->lock, &until) == 0;
+}
+
+void refit_receiver_set_notify(struct refit_receiver *receiver, void (*notify)(void *context), void *context)
+{
+    refit_receiver_lock(receiver);
+    receiver->notify = notify;
+    receiver->notify_context = context;
+    refit_receiver_unlock(receiver);
+}
+
+struct refit_bank *refit_receiver_bank(struct refit_receiver *receiver)
+{
+    return receiver->bank;
+}
+
+const char *refit_receiver_instance(const struct refit_receiver *receiver)
+{
+    return receiver->instance;
+}
+
+enum refit_status refit_receiver_card(struct refit_receiver *receiver, const char *transport, json_t **out,
+                                      struct refit_error *err)
+{
+    if (!refit_transport_find(transport))
+        return refit_fail(err, REFIT_UNSUPPORTED, "transport '%s' is not known; use tcp or local", transport);
+    return refit_listener_card(receiver->listener, transport, out, err);
+}
+
+/* --- opening ---------------------------------------------------------------------------------------------------- */
+
+static void on_bank(void *context)
+{
+    refit_receiver_changed(context);
+}
+
+static void set_defaults(struct refit_receiver_config *config)
+{
+    if (config->streams == 0)
+        config->streams = 2;
+    if (config->deadline_ms == 0)
+        config->deadline_ms = 600000;
+    if (config->deadline_max_ms == 0)
+        config->deadline_max_ms = 86400000;
+    if (config->staged_ttl_ms == 0)
+        config->staged_ttl_ms = 600000;
+    if (config->lead_ttl_ms == 0)
+        config->lead_ttl_ms = 15000;
+}
+
+static enum refit_status copy_config(struct refit_receiver *receiver, const struct refit_receiver_config *config,
+                                     struct refit_error *err)
+{
+    receiver->config = *config;
+    set_defaults(&receiver->config);
+    receiver->config.checkpoint_root = NULL;
+    if (!config->checkpoint_root)
+        return REFIT_OK;
+    receiver->config.checkpoint_root = receiver->checkpoint_root = strdup(config->checkpoint_root);
+    return receiver->checkpoint_root ? REFIT_OK
+                                     : refit_fail_alloc(err, "the checkpoint root", strlen(config->checkpoint_root));
+}
+
+static enum refit_status init_locks(struct refit_receiver *receiver, struct refit_error *err)
+{
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    int errnum = pthread_cond_init(&receiver->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    if (errnum == 0)
+        errnum = pthread_mutex_init(&receiver->lock, NULL);
+    return errnum == 0 ? REFIT_OK : refit_fail_errno(err, errnum, "the receiver's lock");
+}
+
+static void make_instance(struct refit_receiver *receiver)
+{
+    uint64_t random[2];
+    refit_io_random(random, sizeof random);
+    snprintf(receiver->instance, sizeof receiver->instance, "%016llx%016llx", (unsigned long long)random[0],
+             (unsigned long long)random[1]);
+}
+
+/* "data.sock" beside the engines' socket, unless configured. */
+static enum refit_status start_listener(struct refit_receiver *receiver, const struct refit_receiver_config *config,
+                                        struct refit_error *err)
+{
+    struct refit_listener_config listener = config->listener;
+    const char *socket = config->bank.socket_path, *slash = strrchr(socket, '/');
+    char path[4096];
+    int len = snprintf(path, sizeof path, "%.*sdata.sock", slash ? (int)(slash - socket) + 1 : 0, socket);
+    if (len >= (int)sizeof path)
+        return refit_fail(err, REFIT_INVALID, "socket path is too long: %.80s...", socket);
+    if (!listener.local_path)
+        listener.local_path = path;
+    return refit_listener_start(&listener, &receiver->listener, err);
+}
+
+enum refit_status refit_receiver_open(const struct refit_receiver_config *config, struct refit_receiver **out,
+                                      struct refit_error *err)
+{
+    struct refit_receiver *receiver = calloc(1, sizeof *receiver);
+    if (!receiver)
+        return refit_fail_alloc(err, "the receiver", sizeof *receiver);
+    enum refit_status status = init_locks(receiver, err);
+    if (status != REFIT_OK) {
+        free(receiver);
+        return status;
+    }
+    make_instance(receiver);
+    status = copy_config(receiver, config, err);
+    if (status == REFIT_OK)
+        status = refit_bank_open(&config->bank, &receiver->bank, err);
+    if (status == REFIT_OK)
+        status = refit_record_load(receiver, err);
+    if (status == REFIT_OK)
+        status = start_listener(receiver, config, err);
+    if (status != REFIT_OK) {
+        refit_receiver_close(receiver);
+        return status;
+    }
+    refit_bank_set_notify(receiver->bank, on_bank, receiver);
+    *out = receiver;
+    return REFIT_OK;
+}
+
+/* Ends what runs and joins its thread, which has joined all before it. */
+static void stop_sessions(struct refit_receiver *receiver)
+{
+    refit_receiver_lock(receiver);
+    receiver->closing = true;
+    for (uint32_t i = 0; i < receiver->session_count; i++)
+        refit_session_cancel(receiver->sessions[i], REFIT_ABORTED, "refitd is shutting down");
+    refit_receiver_unlock(receiver);
+    refit_receiver_changed(receiver);
+    if (receiver->thread_started)
+        pthread_join(receiver->thread, NULL);
+}
+
+void refit_receiver_close(struct refit_receiver *receiver)
+{
+    if (!receiver)
+        return;
+    stop_sessions(receiver);
+    refit_listener_stop(receiver->listener);
+    refit_bank_close(receiver->bank);
+    for (uint32_t i = 0; i < receiver->session_count; i++)
+        refit_session_release(receiver->sessions[i]);
+    refit_plans_clear(&receiver->plans);
+    refit_sources_clear(&receiver->sources);
+    pthread_cond_destroy(&receiver->changed);
+    pthread_mutex_destroy(&receiver->lock);
+    free(receiver->checkpoint_root);
+    free(receiver);
+}
+
+/* --- leads and documents ---------------------------------------------------------------------------------------- */
+
+static bool lead_works(const struct refit_receiver *receiver)
+{
+    for (uint32_t i = 0; i < receiver->session_count; i++) {
+        const struct refit_session *session = receiver->sessions[i];
+        if (!refit_session_is_finished(session) && session->request.epoch == receiver->leads.epoch &&
+            session->request.epoch != 0)
+            return true;
+    }
+    return false;
+}
+
+/* Nobody is left to commit what an earlier lead began. */
+static void fence(struct refit_receiver *receiver)
+{
+    for (uint32_t i = 0; i < receiver->session_count; i++) {
+        struct refit_session *session = receiver->sessions[i];
+        if (session->request.epoch != 0 && session->request.epoch < receiver->leads.epoch)
+            refit_session_cancel(session, REFIT_ABORTED, "its lead was replaced by %s", receiver->leads.name);
+    }
+}
+
+static enum refit_status issue_epoch(struct refit_receiver *receiver, const char *name, struct refit_error *err)
+{
+    const struct refit_leads before = receiver->leads;
+    if (__builtin_add_overflow(before.epoch, 1, &receiver->leads.epoch)) {
+        receiver->leads = before;
+        return refit_fail(err, REFIT_INVALID, "no epoch is left after 2^64 - 1");
+    }
+    snprintf(receiver->leads.name, sizeof receiver->leads.name, "%s", name);
+    receiver->leads.heard_ns = refit_clock_ns();
+    enum refit_status status = refit_record_save(receiver, err);
+    if (status != REFIT_OK) {
+        /* Not told, so not issued: the next one may get this number. */
+        receiver->leads = before;
+        return refit_error_prefix(err, "an epoch for %s", name);
+    }
+    fence(receiver);
+    return REFIT_OK;
+}
+
+enum refit_status refit_receiver_lead(struct refit_receiver *receiver, const char *name, bool takeover,
+                                      uint64_t *epoch, struct refit_error *err)
+{
+    refit_receiver_lock(receiver);
+    enum refit_status status = refit_leads_admit(&receiver->leads, name, takeover, lead_works(receiver),
+                                                 receiver->config.lead_ttl_ms, err);
+    if (status == REFIT_OK)
+        status = issue_epoch(receiver, name, err);
+    if (status == REFIT_OK)
+        *epoch = receiver->leads.epoch;
+    refit_receiver_unlock(receiver);
+    if (status == REFIT_OK)
+        refit_receiver_changed(receiver);
+    return status;
+}
+
+void refit_receiver_resign(struct refit_receiver *receiver, uint64_t epoch)
+{
+    refit_receiver_lock(receiver);
+    bool current = epoch == receiver->leads.epoch;
+    if (current) {
+        struct refit_error ignored;
+        receiver->leads.name[0] = '\0';
+        /* A name that stays on disk costs the next lead a wait after a restart, no more. */
+        if (refit_record_save(receiver, &ignored) != REFIT_OK)
+            refit_log(REFIT_LOG_WARN, "a lead's resignation was not written: %s", ignored.text);
+    }
+    refit_receiver_unlock(receiver);
+    if (current)
+        refit_receiver_changed(receiver);
+}
+
+enum refit_status refit_receiver_put_source(struct refit_receiver *receiver, const char *digest, const void *text,
+                                            size_t len, struct refit_error *err)
+{
+    refit_receiver_lock(receiver);
+    bool known = refit_sources_find(&receiver->sources, digest) != NULL;
+    refit_receiver_unlock(receiver);
+    if (known)
+        return REFIT_OK;
+    struct refit_layout *layout;
+    enum refit_status status = refit_layout_parse(text, len, "source layout", &layout, err);
+    if (status != REFIT_OK)
+        return status;
+    if (strcmp(refit_layout_digest(layout), digest) == 0) {
+        refit_receiver_lock(receiver);
+        refit_sources_put(&receiver->sources, layout);
+        refit_receiver_unlock(receiver);
+    } else
+        status = refit_fail(err, REFIT_MISMATCH, "source layout: named %.80s, its canonical text has the digest %s", digest,
+                            refit_layout_digest(layout));
+    refit_layout_release(layout);
+    return status;
+}
+
+/* --- plans ------------------------------------------------------------------------------------------------------ */
+
+enum refit_status refit_receiver_plan_for(struct refit_receiver *receiver, struct refit_layout *source,
+                                          struct refit_layout *destination, struct refit_plan **out,
+                                          struct refit_error *err)
+{
+    refit_receiver_lock(receiver);
+    *out = refit_plans_find(&receiver->plans, refit_layout_digest(source), refit_layout_digest(destination));
+    refit_receiver_unlock(receiver);
+    if (*out)
+        return REFIT_OK;
+    const struct refit_plan_scope scope = {.side = REFIT_DESTINATION, .rank = REFIT_ALL_RANKS};
+    enum refit_status status = refit_plan_build(source, destination, scope, out, err);
+    if (status != REFIT_OK)
+        return status;
+    refit_receiver_lock(receiver);
+    refit_plans_put(&receiver->plans, *out);
+    refit_receiver_unlock(receiver);
+    return REFIT_OK;
+}
+
+enum refit_status refit_receiver_prove(struct refit_receiver *receiver, const struct refit_layout *destination,
+                                       struct refit_error *err)
+{
+    const char *digest = refit_layout_digest(destination);
+    refit_receiver_lock(receiver);
+    bool proved = strcmp(receiver->covered, digest) == 0;
+    refit_receiver_unlock(receiver);
+    if (proved)
+        return REFIT_OK;
+    enum refit_status status = refit_coverage_check(destination, err);
+    if (status != REFIT_OK)
+        return refit_error_prefix(err, "the layout served here");
+    refit_receiver_lock(receiver);
+    snprintf(receiver->covered, sizeof receiver->covered, "%s", digest);
+    refit_receiver_unlock(receiver);
+    return REFIT_OK;
+}
+
+enum refit_status refit_receiver_plan(struct refit_receiver *receiver, const char *source_digest,
+                                      struct refit_plan **out, struct refit_error *err)
+{
+    struct refit_layout *destination = refit_bank_layout(receiver->bank);
+    if (!destination)
+        return refit_fail(err, REFIT_BUSY, "no engine has attached yet, so there is no layout to plan for; retry");
+    refit_receiver_lock(receiver);
+    struct refit_layout *source = refit_sources_find(&receiver->sources, source_digest);
+    if (source)
+        refit_layout_retain(source);
+    refit_receiver_unlock(receiver);
+    const struct refit_plan_scope scope = {.side = REFIT_DESTINATION, .rank = REFIT_ALL_RANKS, .totals_only = true};
+    enum refit_status status =
+        source ? refit_plan_build(source, destination, scope, out, err)
+               : refit_fail(err, REFIT_NOT_FOUND, "source layout %.80s is not known here; put it, then retry", source_digest);
+    refit_layout_release(source);
+    refit_layout_release(destination);
+    return status;
+}
+
+/* --- reading ---------------------------------------------------------------------------------------------------- */
+
+static void read_locked(const struct refit_receiver *receiver, struct refit_receiver_snapshot *out)
+{
+    out->held = receiver->held;
+    out->epoch = receiver->leads.epoch;
+    memcpy(out->lead, receiver->leads.name, sizeof out->lead);
+    out->quarantined = receiver->quarantine.count;
+    if (receiver->session_count > 0)
+        memcpy(out->session, receiver->sessions[0]->id, sizeof out->session);
+    out->committed = receiver->committed;
+    out->aborted = receiver->aborted;
+    out->superseded = receiver->superseded;
+    memcpy(out->aborted_by, receiver->aborted_by, sizeof out->aborted_by);
+    out->bytes_landed = receiver->bytes_landed;
+    out->plan_hits = receiver->plans.hits;
+    out->plan_misses = receiver->plans.misses;
+}
+
+void refit_receiver_read(struct refit_receiver *receiver, struct refit_receiver_snapshot *out)
+{
+    memset(out, 0, sizeof *out);
+    refit_bank_read(receiver->bank, &out->bank);
+    memcpy(out->instance, receiver->instance, sizeof out->instance);
+    struct refit_layout *layout = refit_bank_layout(receiver->bank);
+    if (layout) {
+        snprintf(out->layout, sizeof out->layout, "%s", refit_layout_digest(layout));
+        out->model_bytes = refit_layout_model_bytes(layout);
+        refit_layout_release(layout);
+    }
+    refit_receiver_lock(receiver);
+    read_locked(receiver, out);
+    refit_receiver_unlock(receiver);
+}

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Going back, and staying there: rollback, hold, quarantine.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "receiver/receiver_internal.h"
+#include "receiver/request.h"
+
+/* A disk that is full must not keep an operator from rolling back. */
+static void save_or_warn(const struct refit_receiver *receiver, const char *what)
+{
+    struct refit_error error;
+    if (refit_record_save(receiver, &error) != REFIT_OK)
+        refit_log(REFIT_LOG_WARN, "%s holds until a restart, the state file was not written: %s", what, error.text);
+}
+
+/* Under the lock: no commit starts any more, and none is under way. */
+static enum refit_status stop_commits(struct refit_receiver *receiver, struct refit_deadline deadline,
+                                      struct refit_error *err)
+{
+    bool waiting = true;
+    while (receiver->rolling && waiting)
+        waiting = refit_receiver_wait(receiver, deadline);
+    if (receiver->rolling)
+        return refit_fail(err, REFIT_TIMEOUT, "rollback: another one is under way, the deadline passed");
+    receiver->rolling = true;
+    while (waiting && receiver->session_count > 0 && receiver->sessions[0]->phase == REFIT_PHASE_COMMITTING)
+        waiting = refit_receiver_wait(receiver, deadline);
+    if (waiting)
+        return REFIT_OK;
+    receiver->rolling = false;
+    return refit_fail(err, REFIT_TIMEOUT, "rollback: refit %s is being committed, the deadline passed",
+                      receiver->sessions[0]->id);
+}
+
+static void active_digest(struct refit_receiver *receiver, char digest[static REFIT_SHA256_HEX_MAX])
+{
+    struct refit_bank_snapshot bank;
+    digest[0] = '\0';
+    refit_bank_read(receiver->bank, &bank);
+    if (bank.active != REFIT_SLOT_NONE)
+        memcpy(digest, bank.slot[bank.active].version.digest, REFIT_SHA256_HEX_MAX);
+}
+
+/* Under the lock, after the swap. */
+static void hold(struct refit_receiver *receiver, const char *left, bool quarantine, const struct refit_version *now)
+{
+    struct refit_error error;
+    receiver->held = true;
+    if (quarantine && refit_quarantine_set(&receiver->quarantine, left, true, &error) != REFIT_OK)
+        refit_log(REFIT_LOG_WARN, "the version rolled back from is not in quarantine: %s", error.text);
+    for (uint32_t i = 0; i < receiver->session_count; i++)
+        refit_session_cancel(receiver->sessions[i], REFIT_CONFLICT, "held: rolled back to version %" PRIu64
+                             ", newer versions are forbidden until release", now->version);
+    save_or_warn(receiver, "the hold of a rollback");
+}
+
+enum refit_status refit_receiver_rollback(struct refit_receiver *receiver, uint64_t version, const char *kv,
+                                          bool quarantine_current, struct refit_deadline deadline,
+                                          struct refit_version *now, struct refit_error *err)
+{
+    char left[REFIT_SHA256_HEX_MAX];
+    struct refit_version to;
+    kv = kv && kv[0] != '\0' ? kv : "flush";
+    enum refit_status status = refit_request_check_kv(kv, err);
+    if (status != REFIT_OK)
+        return status;
+    refit_receiver_lock(receiver);
+    status = stop_commits(receiver, deadline, err);
+    refit_receiver_unlock(receiver);
+    if (status != REFIT_OK)
+        return status;
+    active_digest(receiver, left);
+    status = refit_bank_rollback(receiver->bank, version, kv, deadline, &to, err);
+    refit_receiver_lock(receiver);
+    receiver->rolling = false;
+    if (status == REFIT_OK)
+        hold(receiver, left, quarantine_current, &to);
+    refit_receiver_unlock(receiver);
+    refit_receiver_changed(receiver);
+    if (status == REFIT_OK && now)
+        *now = to;
+    if (status == REFIT_OK)
+        refit_log(REFIT_LOG_INFO, "rolled back version=%" PRIu64 " digest=%s held=true", to.version, to.digest);
+    return status;
+}
+
+void refit_receiver_release_hold(struct refit_receiver *receiver)
+{
+    refit_receiver_lock(receiver);
+    receiver->held = false;
+    save_or_warn(receiver, "the release of a hold");
+    refit_receiver_unlock(receiver);
+    refit_receiver_changed(receiver);
+}
+
+enum refit_status refit_receiver_quarantine(struct refit_receiver *receiver, const char *digest, bool on,
+                                            struct refit_error *err)
+{
+    refit_receiver_lock(receiver);
+    enum refit_status status = refit_quarantine_set(&receiver->quarantine, digest, on, err);
+    if (status == REFIT_OK)
+        status = refit_record_save(receiver, err);
+    refit_receiver_unlock(receiver);
+    if (status == REFIT_OK)
+        refit_receiver_changed(receiver);
+    return status;
+}

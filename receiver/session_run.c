@@ -1,0 +1,412 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The thread of a refit: one function per step, run in order; the first that fails ends the refit and everything taken
+ * is given back, the endpoint first, so that nothing writes into a slot that is given up.
+ */
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "checkpoint/checkpoint.h"
+#include "memory/ops.h"
+#include "receiver/receiver_internal.h"
+#include "receiver/request.h"
+#include "receiver/session.h"
+
+/* What the thread works with; no other thread sees it. */
+struct work {
+    struct refit_session *session;
+    struct refit_receiver *receiver;
+    struct refit_layout *source, *destination; /* owned */
+    struct refit_checkpoint_place place;       /* fd -1: none */
+    struct refit_checkpoint *checkpoint;       /* owned; NULL for a lead's publish */
+    struct refit_plan *plan;                   /* owned */
+    struct refit_plan *source_plan;            /* owned; of a checkpoint */
+    struct refit_tally *tally;                 /* owned */
+    uint32_t slot;                             /* REFIT_SLOT_NONE: none taken */
+    const struct refit_transport *transport;
+    struct refit_endpoint *endpoint;           /* owned */
+};
+
+static enum refit_status open_checkpoint(struct work *work, struct refit_error *err)
+{
+    const char *path = work->session->request.checkpoint;
+    enum refit_status status =
+        refit_checkpoint_find(work->receiver->config.checkpoint_root, path, &work->place, err);
+    if (status != REFIT_OK)
+        return status;
+    status = refit_checkpoint_open(work->place.path, &work->checkpoint, err);
+    if (status == REFIT_OK)
+        work->source = refit_layout_retain(refit_checkpoint_layout(work->checkpoint));
+    else
+        refit_checkpoint_rename_in(&work->place, path, err);
+    return status;
+}
+
+static enum refit_status find_layouts(struct work *work, struct refit_error *err)
+{
+    work->destination = refit_bank_layout(work->receiver->bank);
+    if (!work->destination)
+        return refit_fail(err, REFIT_BUSY, "no engine has attached yet, so there is no layout to fill; retry");
+    if (!work->session->source)
+        return open_checkpoint(work, err);
+    work->source = refit_layout_retain(work->session->source);
+    return REFIT_OK;
+}
+
+static enum refit_status make_plans(struct work *work, struct refit_error *err)
+{
+    enum refit_status status = refit_receiver_prove(work->receiver, work->destination, err);
+    if (status == REFIT_OK)
+        status = refit_receiver_plan_for(work->receiver, work->source, work->destination, &work->plan, err);
+    if (status == REFIT_OK && work->checkpoint)
+        status = refit_plan_build(work->source, work->destination,
+                                  (struct refit_plan_scope){.side = REFIT_SOURCE, .rank = REFIT_ALL_RANKS},
+                                  &work->source_plan, err);
+    return status;
+}
+
+/* The bank refuses such layouts when they are declared; a refit must not depend on it. */
+static enum refit_status check_fit(struct work *work, const struct refit_bank_snapshot *bank, struct refit_error *err)
+{
+    uint32_t ranks = refit_layout_ranks(work->destination);
+    if (ranks != bank->ranks)
+        return refit_fail(err, REFIT_MISMATCH, "the layout served here has %" PRIu32 " ranks, the replica %" PRIu32, ranks,
+                          bank->ranks);
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        uint64_t need = refit_layout_arena_bytes(work->destination, rank);
+        if (need > bank->slot_bytes)
+            return refit_fail(err, REFIT_NO_MEMORY, "rank %" PRIu32 " needs %" PRIu64 " bytes, a slot has %" PRIu64
+                              "; raise the slot size", rank, need, bank->slot_bytes);
+    }
+    return REFIT_OK;
+}
+
+/* Two slots of one version would make acquire(version) ambiguous; with two slots the retained one is filled anew. */
+static enum refit_status check_version(struct work *work, const struct refit_bank_snapshot *bank,
+                                       struct refit_error *err)
+{
+    uint64_t version = work->session->request.version;
+    for (uint32_t i = 0; i < bank->slots && bank->slots > 2; i++)
+        if (bank->slot[i].state == REFIT_SLOT_RETAINED && bank->slot[i].version.version == version)
+            return refit_fail(err, REFIT_CONFLICT, "version %" PRIu64 " is retained in slot %" PRIu32
+                              ": roll back to it, or publish under a newer version", version, i);
+    return REFIT_OK;
+}
+
+static enum refit_status check_memory(struct work *work, struct refit_error *err)
+{
+    const char *limit = NULL;
+    uint64_t left = refit_memory_available(&limit);
+    unsigned streams = work->receiver->config.streams;
+    uint64_t need = (uint64_t)streams * REFIT_GRANTS_PER_STREAM * REFIT_BATCH_BYTES;
+    if (left >= need)
+        return REFIT_OK;
+    return refit_fail(err, REFIT_NO_MEMORY, "a refit needs about %" PRIu64 " bytes beside its slot, %" PRIu64
+                      " are left under %s; raise the limit", need, left, limit ? limit : "the memory limit");
+}
+
+static enum refit_status preflight(struct work *work, struct refit_error *err)
+{
+    struct refit_bank_snapshot bank;
+    enum refit_status status = find_layouts(work, err);
+    if (status == REFIT_OK)
+        status = make_plans(work, err);
+    refit_bank_read(work->receiver->bank, &bank);
+    if (status == REFIT_OK)
+        status = check_fit(work, &bank, err);
+    if (status == REFIT_OK)
+        status = check_version(work, &bank, err);
+    if (status == REFIT_OK)
+        status = check_memory(work, err);
+    if (status != REFIT_OK)
+        return status;
+    work->tally = refit_tally_create(refit_layout_tensor_count(work->destination));
+    if (!work->tally)
+        return refit_fail_alloc(err, "the digests of a refit", refit_layout_tensor_count(work->destination));
+    refit_receiver_lock(work->receiver);
+    work->session->bytes_due = refit_plan_bytes(work->plan);
+    refit_receiver_unlock(work->receiver);
+    return REFIT_OK;
+}
+
+/* Called by the bank while it waits: only then is the refit one that waits for readers. */
+static void on_wait(void *context, const struct refit_bank_waiting *who)
+{
+    struct refit_session *session = context;
+    struct refit_receiver *receiver = session->receiver;
+    refit_receiver_lock(receiver);
+    const struct refit_bank_waiting *known = &session->waiting;
+    bool news = session->phase != REFIT_PHASE_WAITING_FOR_READERS || known->rank != who->rank ||
+                known->version != who->version || known->pins != who->pins;
+    session->waiting = *who;
+    if (session->phase != REFIT_PHASE_WAITING_FOR_READERS)
+        refit_session_set_phase(session, REFIT_PHASE_WAITING_FOR_READERS);
+    else if (news)
+        session->sequence++;
+    refit_receiver_unlock(receiver);
+    if (news)
+        refit_receiver_changed(receiver);
+}
+
+static enum refit_status take_slot(struct work *work, struct refit_error *err)
+{
+    struct refit_session *session = work->session;
+    uint32_t slot = REFIT_SLOT_NONE;
+    enum refit_status status = refit_bank_begin(work->receiver->bank, session->deadline, &session->cancel, on_wait,
+                                                session, &slot, err);
+    if (status == REFIT_OK)
+        work->slot = slot;
+    return status;
+}
+
+static struct refit_endpoint_config endpoint_config(const struct work *work)
+{
+    const struct refit_receiver_config *config = &work->receiver->config;
+    struct refit_endpoint_config endpoint = {
+        .role = REFIT_RECEIVER,
+        .refit_id = work->session->id,
+        .plan = work->plan,
+        .arenas = refit_bank_arenas(work->receiver->bank, work->slot),
+        .arena_count = refit_layout_ranks(work->destination),
+        .listener = work->receiver->listener,
+        .tally = work->tally,
+        .verify = config->verify,
+        .streams = config->streams,
+        .rate_bytes_per_s = config->rate_bytes_per_s,
+        .nice = config->nice,
+    };
+    memcpy(endpoint.token, work->session->token, sizeof endpoint.token);
+    return endpoint;
+}
+
+static enum refit_status open_endpoint(struct work *work, struct refit_error *err)
+{
+    struct refit_endpoint_config config = endpoint_config(work);
+    if (!work->checkpoint) {
+        work->transport = refit_transport_find(work->session->request.transport);
+        return work->transport->open(&config, &work->endpoint, err);
+    }
+    struct refit_arena *files = refit_checkpoint_arena(work->checkpoint);
+    work->transport = &refit_transport_local;
+    return refit_local_open_source(&config, work->source_plan, &files, 1, &work->endpoint, err);
+}
+
+static enum refit_status fill(struct work *work, struct refit_error *err)
+{
+    struct refit_arena *const *arenas = refit_bank_arenas(work->receiver->bank, work->slot);
+    enum refit_status status = REFIT_OK;
+    for (uint32_t rank = 0; rank < refit_layout_ranks(work->destination) && status == REFIT_OK; rank++)
+        status = refit_memory_fill(arenas[rank], work->destination, rank, err);
+    return status;
+}
+
+static enum refit_status transfer(struct work *work, struct refit_error *err)
+{
+    enum refit_status status = open_endpoint(work, err);
+    if (status == REFIT_OK)
+        status = fill(work, err);
+    if (status != REFIT_OK)
+        return status;
+    struct refit_transfer run = {.session = work->session, .plan = work->plan, .transport = work->transport,
+                                 .endpoint = work->endpoint};
+    status = refit_transfer_run(&run, err);
+    if (status != REFIT_OK && work->checkpoint)
+        refit_checkpoint_rename_in(&work->place, work->session->request.checkpoint, err);
+    /* Closed at once: nothing may write into the slot after it was verified. */
+    work->transport->close(work->endpoint);
+    work->endpoint = NULL;
+    return status;
+}
+
+static enum refit_status check_digest(struct work *work, const char *digest, struct refit_error *err)
+{
+    const struct refit_request *request = &work->session->request;
+    if (request->digest[0] != '\0' && strcmp(request->digest, digest) != 0)
+        return refit_fail(err, REFIT_CORRUPT, "version %" PRIu64 ": expected model digest %s, what landed has %s; the source "
+                          "changed while it was read, or is not the one that was meant", request->version,
+                          request->digest, digest);
+    refit_receiver_lock(work->receiver);
+    bool bad = refit_quarantine_has(&work->receiver->quarantine, digest);
+    if (!bad)
+        memcpy(work->session->digest, digest, sizeof work->session->digest);
+    refit_receiver_unlock(work->receiver);
+    if (bad)
+        return refit_fail(err, REFIT_CONFLICT, "version %" PRIu64 ": model digest %s is in quarantine here",
+                          request->version, digest);
+    return REFIT_OK;
+}
+
+/* Every batch was verified on landing; what is left is the sum of all, which names the model. */
+static enum refit_status verify(struct work *work, struct refit_error *err)
+{
+    char digest[REFIT_SHA256_HEX_MAX];
+    if (!work->receiver->config.verify)
+        return REFIT_OK;
+    enum refit_status status = refit_model_digest(work->destination, work->tally, "exact", digest, err);
+    return status == REFIT_OK ? check_digest(work, digest, err) : status;
+}
+
+static enum refit_status prepare(struct work *work, struct refit_error *err)
+{
+    struct refit_session *session = work->session;
+    struct refit_version version = {.version = session->request.version};
+    memcpy(version.label, session->request.label, sizeof version.label);
+    memcpy(version.digest, session->digest, sizeof version.digest);
+    return refit_bank_stage(work->receiver->bank, work->slot, session->id, &version, session->deadline,
+                            &session->cancel, err);
+}
+
+static bool may_commit(const struct refit_session *session)
+{
+    return session->commit_asked || session->request.commit == REFIT_COMMIT_AUTO;
+}
+
+/* Under the lock: until a commit is asked for (and no rollback is under way), or the refit is over. */
+static enum refit_status await_commit(struct work *work, struct refit_deadline ttl, struct refit_error *err)
+{
+    struct refit_receiver *receiver = work->receiver;
+    struct refit_session *session = work->session;
+    bool waiting = true;
+    while (!atomic_load_explicit(&session->cancel, memory_order_relaxed) && waiting &&
+           (!may_commit(session) || receiver->rolling))
+        waiting = refit_receiver_wait(receiver, ttl);
+    if (atomic_load_explicit(&session->cancel, memory_order_relaxed))
+        return refit_fail(err, session->why.status, "%s", session->why.text);
+    if (!waiting)
+        return refit_fail(err, REFIT_TIMEOUT, "version %" PRIu64 " was staged, and nobody committed it in time; publish "
+                          "again", session->request.version);
+    if (receiver->held)
+        return refit_fail(err, REFIT_CONFLICT, "held: a rollback forbids newer versions until it is released");
+    refit_session_set_phase(session, REFIT_PHASE_COMMITTING);
+    return REFIT_OK;
+}
+
+static enum refit_status stay_staged(struct work *work, struct refit_error *err)
+{
+    struct refit_deadline ttl = refit_deadline_earlier(
+        work->session->deadline, refit_deadline_in_ms(work->receiver->config.staged_ttl_ms));
+    refit_receiver_lock(work->receiver);
+    enum refit_status status = await_commit(work, ttl, err);
+    refit_receiver_unlock(work->receiver);
+    if (status == REFIT_OK)
+        refit_receiver_changed(work->receiver);
+    return status;
+}
+
+static enum refit_status commit(struct work *work, struct refit_error *err)
+{
+    struct refit_session *session = work->session;
+    enum refit_status status = refit_bank_commit(work->receiver->bank, work->slot, session->id, session->request.kv,
+                                                 session->deadline, err);
+    if (status == REFIT_OK)
+        work->slot = REFIT_SLOT_NONE; /* it is the active one now */
+    return status;
+}
+
+/* REFIT_PHASE_REQUESTED: the step itself decides what phase it is in. */
+static const struct {
+    enum refit_phase phase;
+    enum refit_status (*run)(struct work *work, struct refit_error *err);
+} steps[] = {
+    {REFIT_PHASE_PREFLIGHT, preflight},
+    {REFIT_PHASE_REQUESTED, take_slot},
+    {REFIT_PHASE_TRANSFER, transfer},
+    {REFIT_PHASE_VERIFY, verify},
+    {REFIT_PHASE_PREPARE, prepare},
+    {REFIT_PHASE_STAGED, stay_staged},
+    {REFIT_PHASE_REQUESTED, commit},
+};
+
+static enum refit_status run_steps(struct work *work, struct refit_error *err)
+{
+    enum refit_status status = REFIT_OK;
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0] && status == REFIT_OK; i++) {
+        if (steps[i].phase != REFIT_PHASE_REQUESTED)
+            status = refit_session_enter(work->session, steps[i].phase, err);
+        if (status == REFIT_OK)
+            status = steps[i].run(work, err);
+    }
+    return status;
+}
+
+static void give_back(struct work *work)
+{
+    if (work->endpoint)
+        work->transport->close(work->endpoint);
+    if (work->slot != REFIT_SLOT_NONE)
+        refit_bank_discard(work->receiver->bank, work->slot);
+    refit_tally_destroy(work->tally);
+    refit_plan_release(work->source_plan);
+    refit_plan_release(work->plan);
+    refit_layout_release(work->source);
+    refit_layout_release(work->destination);
+    refit_checkpoint_close(work->checkpoint);
+    refit_checkpoint_forget(&work->place);
+}
+
+static void record_abort(struct refit_session *session, const struct refit_error *error)
+{
+    struct refit_receiver *receiver = session->receiver;
+    /* What a cancelled wait says is less than why it was cancelled. */
+    bool cancelled = atomic_load_explicit(&session->cancel, memory_order_relaxed);
+    session->error = cancelled ? session->why : *error;
+    session->failed_in = session->phase;
+    refit_session_set_phase(session, REFIT_PHASE_ABORTED);
+    receiver->aborted++;
+    receiver->superseded += session->superseded;
+    receiver->aborted_by[session->error.status]++;
+}
+
+static void finish(struct refit_session *session, enum refit_status status, const struct refit_error *error)
+{
+    struct refit_receiver *receiver = session->receiver;
+    refit_receiver_lock(receiver);
+    receiver->bytes_landed += session->bytes_done;
+    receiver->unfinished--;
+    if (status == REFIT_OK) {
+        receiver->committed++;
+        refit_session_set_phase(session, REFIT_PHASE_COMMITTED);
+    } else
+        record_abort(session, error);
+    struct refit_session_snapshot end;
+    refit_session_snapshot(session, &end);
+    refit_receiver_unlock(receiver);
+    if (status == REFIT_OK)
+        refit_log(REFIT_LOG_INFO, "refit committed refit=%s version=%" PRIu64 " digest=%s bytes=%" PRIu64 " transport=%s",
+                  end.id, end.version, end.digest, end.bytes_done, end.transport);
+    else
+        refit_log(REFIT_LOG_WARN, "refit aborted refit=%s version=%" PRIu64 " phase=%s status=%s reason=\"%s\"", end.id,
+                  end.version, refit_phase_name(end.failed_in), refit_status_name(end.error.status), end.error.text);
+    refit_receiver_changed(receiver);
+}
+
+static void *session_thread(void *arg)
+{
+    struct refit_session *session = arg;
+    struct refit_error error = {.status = REFIT_OK};
+    struct work work = {.session = session, .receiver = session->receiver, .place.fd = -1, .slot = REFIT_SLOT_NONE};
+    if (session->has_predecessor)
+        pthread_join(session->predecessor, NULL);
+    enum refit_status status = run_steps(&work, &error);
+    give_back(&work);
+    finish(session, status, &error);
+    refit_session_release(session);
+    return NULL;
+}
+
+enum refit_status refit_session_start(struct refit_session *session, pthread_t *thread, struct refit_error *err)
+{
+    sigset_t all, before;
+    refit_session_retain(session);
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    int errnum = pthread_create(thread, NULL, session_thread, session);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (errnum == 0)
+        return REFIT_OK;
+    refit_session_release(session);
+    return refit_fail_errno(err, errnum, "thread of refit %s", session->id);
+}
