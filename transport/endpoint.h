@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What all endpoints share inside transport/: a table of operations per role, counters, the wake descriptor that ends
+ * every wait, and how bulk threads are started.
+ */
+#ifndef REFIT_TRANSPORT_ENDPOINT_H
+#define REFIT_TRANSPORT_ENDPOINT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "transport/transport.h"
+
+#define REFIT_ID_MAX 128      /* of a refit id, without a NUL */
+#define REFIT_STREAMS_MAX 16  /* connections of one holder */
+
+/* One role of one transport. Operations of the other role are NULL. */
+struct refit_endpoint_ops {
+    enum refit_status (*card)(struct refit_endpoint *endpoint, json_t **out, struct refit_error *err);
+    enum refit_status (*connect)(struct refit_endpoint *endpoint, const json_t *card, struct refit_deadline deadline,
+                                 struct refit_error *err);
+    enum refit_status (*post)(struct refit_endpoint *endpoint, const struct refit_edge *edge, uint32_t batch,
+                              struct refit_error *err);
+    enum refit_status (*poll)(struct refit_endpoint *endpoint, struct refit_transfer_completion *out, size_t max,
+                              size_t *count, struct refit_deadline deadline, struct refit_error *err);
+    enum refit_status (*wait_done)(struct refit_endpoint *endpoint, struct refit_deadline deadline,
+                                   struct refit_error *err);
+    enum refit_status (*finish)(struct refit_endpoint *endpoint, struct refit_deadline deadline,
+                                struct refit_error *err);
+    void (*abort)(struct refit_endpoint *endpoint);
+    void (*close)(struct refit_endpoint *endpoint); /* after abort */
+};
+
+struct refit_endpoint_counters {
+    _Atomic uint64_t payload_bytes, wire_bytes, copied_bytes, pack_ns, verify_ns;
+};
+
+/* The first member of every endpoint. */
+struct refit_endpoint {
+    const struct refit_endpoint_ops *ops;
+    struct refit_endpoint_config config;
+    struct refit_endpoint_counters counters;
+    int wake;              /* eventfd, readable from abort on and never drained */
+    atomic_bool stopping;
+};
+
+enum refit_status refit_endpoint_init(struct refit_endpoint *endpoint, const struct refit_endpoint_ops *ops,
+                                      const struct refit_endpoint_config *config, struct refit_error *err);
+void refit_endpoint_release(struct refit_endpoint *endpoint);
+/* From here on every wait on `wake` ends. Any thread, any number of times. */
+void refit_endpoint_stop(struct refit_endpoint *endpoint);
+bool refit_endpoint_stopping(const struct refit_endpoint *endpoint);
+
+static inline void refit_count(_Atomic uint64_t *counter, uint64_t more)
+{
+    atomic_fetch_add_explicit(counter, more, memory_order_relaxed);
+}
+
+/* All signals blocked: the process's own threads handle them. */
+enum refit_status refit_bulk_thread_start(pthread_t *thread, void *(*run)(void *), void *arg, struct refit_error *err);
+/* Called by a bulk thread about itself. */
+void refit_bulk_thread_nice(int nice);
+
+#endif

@@ -1,0 +1,449 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "transport/listener.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/io.h"
+#include "base/log.h"
+#include "transport/address.h"
+
+#define GREETING_MS 5000
+#define DRAIN_MS 1000
+#define PENDING_MAX 2048      /* connections whose greeting is being read or parked; the oldest makes room */
+#define CONNECTIONS_MAX 4096
+#define FIXED_FDS 3           /* wake, tcp, local */
+
+enum phase {
+    HEAD,   /* the fixed part is due */
+    PARKED, /* its endpoint is not open yet; nothing is read meanwhile */
+    EDGES,  /* the token is proven, the edges are due */
+    DRAIN,  /* refused: bytes are read away until it closes, lest a reset overtake the reason */
+};
+
+/* A connection that is not admitted yet. */
+struct pending {
+    int fd;
+    bool local;
+    enum phase phase;
+    struct refit_deadline deadline;
+    size_t head_len;
+    uint8_t head[REFIT_GREETING_HEAD_BYTES];
+    struct refit_greeting greeting;
+    struct refit_buf edges;
+};
+
+struct refit_listener {
+    struct refit_listener_config config;
+    char *tcp_address, *advertise, *local_path; /* owned copies */
+    int wake, tcp, local;
+    uint16_t tcp_port;
+    pthread_t thread;
+    atomic_bool stopping;
+    pthread_mutex_t lock; /* gates; held while one admits */
+    struct refit_gate *gates;
+    atomic_uint connections; /* admitted and not closed yet */
+    struct pending *pending[PENDING_MAX]; /* the thread's own; oldest first */
+    size_t pending_count;
+};
+
+static void pending_close(struct refit_listener *listener, size_t index)
+{
+    struct pending *p = listener->pending[index];
+    refit_io_close(&p->fd);
+    refit_buf_release(&p->edges);
+    free(p);
+    listener->pending_count--;
+    memmove(listener->pending + index, listener->pending + index + 1,
+            (listener->pending_count - index) * sizeof *listener->pending);
+}
+
+static void pending_refuse(struct pending *p, const struct refit_error *why)
+{
+    refit_log(REFIT_LOG_WARN, "bulk connection refused: %s", why->text);
+    refit_greeting_refuse(p->fd, why);
+    shutdown(p->fd, SHUT_WR);
+    p->phase = DRAIN;
+    p->deadline = refit_deadline_in_ms(DRAIN_MS);
+}
+
+/* The lock is held. *stranger: the refit is known, but not with this token. */
+static struct refit_gate *find_gate(struct refit_listener *listener, const struct pending *p, bool *stranger)
+{
+    struct refit_gate *found = NULL;
+    *stranger = false;
+    for (struct refit_gate *gate = listener->gates; gate; gate = gate->next) {
+        if (gate->local != p->local || strcmp(gate->config->refit_id, p->greeting.refit_id) != 0)
+            continue;
+        if (refit_token_equal(gate->config->token, p->greeting.token))
+            found = gate;
+        else
+            *stranger = true;
+    }
+    return found;
+}
+
+static enum refit_status no_such_refit(const struct pending *p, struct refit_error *err)
+{
+    /* Which of the two was wrong is not for a stranger to know. */
+    return refit_fail(err, REFIT_NOT_FOUND, "no refit with this id and token receives here over %s (source rank %u)",
+                      p->local ? "local" : "tcp", p->greeting.source_rank);
+}
+
+/* The endpoint may have gone since the head was read, so it is looked up again under the lock that it leaves with. */
+static enum refit_status admit(struct refit_listener *listener, struct pending *p, struct refit_error *err)
+{
+    bool stranger;
+    if (atomic_load_explicit(&listener->connections, memory_order_relaxed) >= listener->config.connections_max)
+        return refit_fail(err, REFIT_BUSY, "%u bulk connections are open, the most allowed",
+                          listener->config.connections_max);
+    pthread_mutex_lock(&listener->lock);
+    struct refit_gate *gate = find_gate(listener, p, &stranger);
+    enum refit_status status =
+        gate ? gate->admit(gate, &p->greeting, p->edges.data, p->fd, err) : no_such_refit(p, err);
+    if (status == REFIT_OK) {
+        /* Counted before the lock is dropped; the endpoint forgets it later, and only once. */
+        atomic_fetch_add_explicit(&listener->connections, 1, memory_order_relaxed);
+        p->fd = -1;
+    }
+    pthread_mutex_unlock(&listener->lock);
+    return status;
+}
+
+/* REFIT_BUSY: more bytes are due, or the endpoint. */
+static enum refit_status prove_token(struct refit_listener *listener, struct pending *p, struct refit_error *err)
+{
+    bool stranger;
+    pthread_mutex_lock(&listener->lock);
+    bool known = find_gate(listener, p, &stranger) != NULL;
+    pthread_mutex_unlock(&listener->lock);
+    if (stranger && !known)
+        return no_such_refit(p, err);
+    p->phase = known ? EDGES : PARKED;
+    if (!known)
+        return REFIT_BUSY;
+    refit_buf_init(&p->edges, (size_t)p->greeting.edges * REFIT_GREETING_EDGE_BYTES);
+    return p->edges.max_bytes == 0 ? admit(listener, p, err) : REFIT_BUSY;
+}
+
+static enum refit_status take_bytes(struct refit_listener *listener, struct pending *p, const uint8_t *data, size_t len,
+                                    struct refit_error *err)
+{
+    if (p->phase == EDGES) {
+        if (!refit_buf_append(&p->edges, data, len))
+            return refit_fail(err, REFIT_INVALID, "bytes beyond the %u edges announced", p->greeting.edges);
+        return p->edges.len == p->edges.max_bytes ? admit(listener, p, err) : REFIT_BUSY;
+    }
+    memcpy(p->head + p->head_len, data, len);
+    p->head_len += len;
+    if (p->head_len < sizeof p->head)
+        return REFIT_BUSY;
+    enum refit_status status = refit_greeting_decode(p->head, &p->greeting, err);
+    return status == REFIT_OK ? prove_token(listener, p, err) : status;
+}
+
+/* What may be read now, never beyond the greeting. */
+static size_t bytes_due(const struct pending *p, size_t room)
+{
+    size_t due = p->phase == HEAD ? sizeof p->head - p->head_len : room;
+    if (p->phase == EDGES && !p->local)
+        due = p->edges.max_bytes - p->edges.len;
+    return due < room ? due : room;
+}
+
+static void settle(struct refit_listener *listener, size_t index, enum refit_status status,
+                   const struct refit_error *err)
+{
+    if (status == REFIT_OK)
+        pending_close(listener, index);
+    else if (status != REFIT_BUSY || err->status == REFIT_BUSY)
+        pending_refuse(listener->pending[index], err);
+}
+
+static void pending_ready(struct refit_listener *listener, size_t index)
+{
+    struct pending *p = listener->pending[index];
+    uint8_t data[16384];
+    /* A parked one is polled for hang-ups only. */
+    ssize_t n = p->phase == PARKED ? 0 : recv(p->fd, data, bytes_due(p, sizeof data), MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (n <= 0) {
+        pending_close(listener, index);
+        return;
+    }
+    if (p->phase == DRAIN)
+        return;
+    struct refit_error err = {.status = REFIT_OK};
+    enum refit_status status = take_bytes(listener, p, data, (size_t)n, &err);
+    settle(listener, index, status, &err);
+}
+
+/* An endpoint has been opened: is it the one that a parked connection waits for? */
+static void look_at_parked(struct refit_listener *listener)
+{
+    for (size_t i = listener->pending_count; i-- > 0;) {
+        struct pending *p = listener->pending[i];
+        struct refit_error err = {.status = REFIT_OK};
+        if (p->phase == PARKED) {
+            enum refit_status status = prove_token(listener, p, &err);
+            settle(listener, i, status, &err);
+        }
+    }
+}
+
+static void accept_one(struct refit_listener *listener, int from, bool local)
+{
+    int fd = accept4(from, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0)
+        return; /* gone again, or out of descriptors: the next one may fit */
+    struct pending *p = calloc(1, sizeof *p);
+    if (!p) {
+        refit_io_close(&fd);
+        return;
+    }
+    if (!local)
+        refit_socket_tune(fd);
+    p->fd = fd;
+    p->local = local;
+    p->deadline = refit_deadline_in_ms(GREETING_MS);
+    refit_buf_init(&p->edges, 0);
+    if (listener->pending_count == PENDING_MAX)
+        pending_close(listener, 0);
+    listener->pending[listener->pending_count++] = p;
+}
+
+static void close_late(struct refit_listener *listener)
+{
+    for (size_t i = listener->pending_count; i-- > 0;) {
+        struct pending *p = listener->pending[i];
+        if (!refit_deadline_passed(p->deadline))
+            continue;
+        if (p->phase == DRAIN) {
+            pending_close(listener, i);
+            continue;
+        }
+        struct refit_error err;
+        if (p->phase == PARKED)
+            no_such_refit(p, &err);
+        else
+            refit_fail(&err, REFIT_INVALID, "no whole greeting within %d ms", GREETING_MS);
+        pending_refuse(p, &err);
+    }
+}
+
+static int poll_timeout(const struct refit_listener *listener)
+{
+    struct refit_deadline first = {.at_ns = INT64_MAX};
+    for (size_t i = 0; i < listener->pending_count; i++)
+        first = refit_deadline_earlier(first, listener->pending[i]->deadline);
+    return listener->pending_count ? refit_deadline_left_ms(first) : -1;
+}
+
+static void *listen_thread(void *arg)
+{
+    struct refit_listener *listener = arg;
+    struct pollfd fds[FIXED_FDS + PENDING_MAX];
+    while (!atomic_load_explicit(&listener->stopping, memory_order_acquire)) {
+        size_t count = listener->pending_count;
+        fds[0] = (struct pollfd){.fd = listener->wake, .events = POLLIN};
+        fds[1] = (struct pollfd){.fd = listener->tcp, .events = POLLIN};
+        fds[2] = (struct pollfd){.fd = listener->local, .events = POLLIN};
+        for (size_t i = 0; i < count; i++)
+            fds[FIXED_FDS + i] = (struct pollfd){
+                .fd = listener->pending[i]->fd,
+                .events = listener->pending[i]->phase == PARKED ? POLLRDHUP : POLLIN,
+            };
+        if (poll(fds, FIXED_FDS + count, poll_timeout(listener)) < 0)
+            continue;
+        for (size_t i = count; i-- > 0;)
+            if (fds[FIXED_FDS + i].revents)
+                pending_ready(listener, i);
+        close_late(listener);
+        if (fds[0].revents) {
+            eventfd_t ignored;
+            eventfd_read(listener->wake, &ignored);
+            look_at_parked(listener);
+        }
+        if (fds[1].revents)
+            accept_one(listener, listener->tcp, false);
+        if (fds[2].revents)
+            accept_one(listener, listener->local, true);
+    }
+    while (listener->pending_count > 0)
+        pending_close(listener, 0);
+    return NULL;
+}
+
+static enum refit_status open_tcp(struct refit_listener *listener, struct refit_error *err)
+{
+    const struct refit_listener_config *config = &listener->config;
+    struct refit_address address;
+    enum refit_status status = refit_address_parse(config->tcp_address, config->tcp_port, &address, err);
+    if (status != REFIT_OK)
+        return status;
+    int on = 1;
+    listener->tcp = socket(address.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (listener->tcp < 0 || setsockopt(listener->tcp, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
+        bind(listener->tcp, &address.any, address.len) != 0 || listen(listener->tcp, SOMAXCONN) != 0 ||
+        getsockname(listener->tcp, &address.any, &address.len) != 0)
+        return refit_fail_errno(err, errno, "bulk listener on %s port %u", config->tcp_address, config->tcp_port);
+    listener->tcp_port = refit_address_port(&address);
+    return REFIT_OK;
+}
+
+static enum refit_status open_local(struct refit_listener *listener, struct refit_error *err)
+{
+    const char *path = listener->config.local_path;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct stat st;
+    if (strlen(path) >= sizeof address.sun_path)
+        return refit_fail(err, REFIT_INVALID, "%s: a Unix socket's path has at most %zu bytes", path,
+                          sizeof address.sun_path - 1);
+    strcpy(address.sun_path, path);
+    /* A socket that an earlier process left behind; nothing else is removed. */
+    if (lstat(path, &st) == 0 && S_ISSOCK(st.st_mode))
+        unlink(path);
+    listener->local = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (listener->local < 0 || bind(listener->local, (struct sockaddr *)&address, sizeof address) != 0 ||
+        listen(listener->local, SOMAXCONN) != 0)
+        return refit_fail_errno(err, errno, "bulk listener on %s", path);
+    return REFIT_OK;
+}
+
+static bool copy_text(const char *from, char **to)
+{
+    return !from || (*to = strdup(from)) != NULL;
+}
+
+static enum refit_status copy_config(struct refit_listener *listener, const struct refit_listener_config *config,
+                                     struct refit_error *err)
+{
+    const char *advertise = config->advertise ? config->advertise : config->tcp_address;
+    if (!copy_text(config->tcp_address, &listener->tcp_address) || !copy_text(advertise, &listener->advertise) ||
+        !copy_text(config->local_path, &listener->local_path))
+        return refit_fail_alloc(err, "a listener", sizeof *listener);
+    listener->config = (struct refit_listener_config){
+        .tcp_address = listener->tcp_address,
+        .tcp_port = config->tcp_port,
+        .advertise = listener->advertise,
+        .local_path = listener->local_path,
+        .connections_max = config->connections_max ? config->connections_max : CONNECTIONS_MAX,
+    };
+    return REFIT_OK;
+}
+
+static void listener_free(struct refit_listener *listener)
+{
+    if (listener->local >= 0)
+        unlink(listener->local_path);
+    refit_io_close(&listener->tcp);
+    refit_io_close(&listener->local);
+    refit_io_close(&listener->wake);
+    pthread_mutex_destroy(&listener->lock);
+    free(listener->tcp_address);
+    free(listener->advertise);
+    free(listener->local_path);
+    free(listener);
+}
+
+enum refit_status refit_listener_start(const struct refit_listener_config *config, struct refit_listener **out,
+                                       struct refit_error *err)
+{
+    struct refit_listener *listener = calloc(1, sizeof *listener);
+    if (!listener)
+        return refit_fail_alloc(err, "a listener", sizeof *listener);
+    listener->tcp = listener->local = -1;
+    pthread_mutex_init(&listener->lock, NULL);
+    listener->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    enum refit_status status =
+        listener->wake < 0 ? refit_fail_errno(err, errno, "listener: eventfd") : copy_config(listener, config, err);
+    if (status == REFIT_OK && config->tcp_address)
+        status = open_tcp(listener, err);
+    if (status == REFIT_OK && config->local_path)
+        status = open_local(listener, err);
+    if (status == REFIT_OK)
+        status = refit_bulk_thread_start(&listener->thread, listen_thread, listener, err);
+    if (status != REFIT_OK) {
+        listener_free(listener);
+        return status;
+    }
+    *out = listener;
+    return REFIT_OK;
+}
+
+enum refit_status refit_listener_card(const struct refit_listener *listener, const char *transport, json_t **out,
+                                      struct refit_error *err)
+{
+    json_t *card = NULL;
+    if (strcmp(transport, "tcp") == 0 && listener->tcp >= 0)
+        card = json_pack("{s:s, s:s, s:i}", "transport", transport, "address", listener->advertise, "port",
+                         (int)listener->tcp_port);
+    else if (strcmp(transport, "local") == 0 && listener->local >= 0)
+        card = json_pack("{s:s, s:s}", "transport", transport, "path", listener->local_path);
+    else
+        return refit_fail(err, REFIT_UNSUPPORTED, "this listener has no address for transport \"%s\"", transport);
+    if (!card)
+        return refit_fail_alloc(err, "a card", REFIT_CARD_MAX);
+    *out = card;
+    return REFIT_OK;
+}
+
+uint16_t refit_listener_tcp_port(const struct refit_listener *listener)
+{
+    return listener->tcp_port;
+}
+
+void refit_listener_stop(struct refit_listener *listener)
+{
+    if (!listener)
+        return;
+    atomic_store_explicit(&listener->stopping, true, memory_order_release);
+    eventfd_write(listener->wake, 1);
+    pthread_join(listener->thread, NULL);
+    listener_free(listener);
+}
+
+enum refit_status refit_listener_register(struct refit_listener *listener, struct refit_gate *gate,
+                                          struct refit_error *err)
+{
+    enum refit_status status = REFIT_OK;
+    pthread_mutex_lock(&listener->lock);
+    for (struct refit_gate *other = listener->gates; other; other = other->next)
+        if (other->local == gate->local && strcmp(other->config->refit_id, gate->config->refit_id) == 0)
+            status = refit_fail(err, REFIT_CONFLICT, "refit %s already has a receiver here", gate->config->refit_id);
+    if (status == REFIT_OK) {
+        gate->next = listener->gates;
+        listener->gates = gate;
+    }
+    pthread_mutex_unlock(&listener->lock);
+    eventfd_write(listener->wake, 1);
+    return status;
+}
+
+void refit_listener_unregister(struct refit_listener *listener, struct refit_gate *gate)
+{
+    pthread_mutex_lock(&listener->lock);
+    for (struct refit_gate **at = &listener->gates; *at; at = &(*at)->next) {
+        if (*at == gate) {
+            *at = gate->next;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&listener->lock);
+}
+
+void refit_listener_forget(struct refit_listener *listener)
+{
+    atomic_fetch_sub_explicit(&listener->connections, 1, memory_order_relaxed);
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How a receiver endpoint is found by the listener. The public side is in transport.h.
+ */
+#ifndef REFIT_TRANSPORT_LISTENER_H
+#define REFIT_TRANSPORT_LISTENER_H
+
+#include "transport/greeting.h"
+
+/* Embedded in a receiver endpoint. `admit` runs on the listener's thread: on REFIT_OK it has taken `fd` and answered
+ * WELCOME; otherwise the listener answers with the error and closes. `edges` holds greeting->edges entries. */
+struct refit_gate {
+    bool local;
+    const struct refit_endpoint_config *config; /* refit id and token */
+    enum refit_status (*admit)(struct refit_gate *gate, const struct refit_greeting *greeting, const uint8_t *edges,
+                               int fd, struct refit_error *err);
+    struct refit_gate *next;
+};
+
+/* REFIT_CONFLICT: another endpoint of this refit and transport is there already. */
+REFIT_MUST_CHECK enum refit_status refit_listener_register(struct refit_listener *listener, struct refit_gate *gate,
+                                                           struct refit_error *err);
+/* After it returns `admit` is not running and will not run. */
+void refit_listener_unregister(struct refit_listener *listener, struct refit_gate *gate);
+/* An admitted connection has been closed. */
+void refit_listener_forget(struct refit_listener *listener);
+
+#endif

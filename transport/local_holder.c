@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The holder on the same host: passes descriptors of its memory, then digests what is granted, on one thread. What is
+ * ordinary heap is packed into a ring of sealed slots that the receiver maps read-only.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "transport/address.h"
+#include "transport/greeting.h"
+#include "transport/holding.h"
+#include "transport/local.h"
+#include "transport/local_pieces.h"
+#include "transport/rate.h"
+#include "transport/wire.h"
+
+#define GREETING_PACKET 8192
+
+struct local_holder {
+    struct refit_endpoint base;
+    struct refit_holding holding;
+    struct refit_rate rate;
+    int fd; /* under holding.lock */
+    bool has_thread;
+    pthread_t thread;
+    int ring_fd; /* -1: all memory is passed by descriptor */
+    uint8_t *ring;
+    unsigned ring_slots;
+    struct refit_segments segments;
+    uint8_t packet[REFIT_LOCAL_PACKET_MAX];
+};
+
+/* ---- serving grants ---- */
+
+static enum refit_status read_batch(struct local_holder *holder, struct refit_walk walk, uint32_t slot_plus_1,
+                                    struct refit_error *err)
+{
+    struct refit_endpoint_counters *counters = &holder->base.counters;
+    const struct refit_arena *arena = holder->base.config.arenas[0];
+    struct refit_completion completion;
+    enum refit_status status;
+    int64_t start = refit_clock_ns();
+    if (slot_plus_1 == 0) {
+        status = refit_memory_digest(arena, walk, &holder->segments, &completion, err);
+    } else {
+        uint8_t *slot = holder->ring + (size_t)(slot_plus_1 - 1) * REFIT_BATCH_BYTES;
+        status = refit_memory_pack(arena, walk, slot, &holder->segments, &completion, err);
+        refit_count(&counters->copied_bytes, walk.left);
+    }
+    if (status == REFIT_OK)
+        status = refit_completion_wait(&completion, refit_deadline_in_ms(REFIT_ABORT_MS), err);
+    refit_count(slot_plus_1 ? &counters->pack_ns : &counters->verify_ns, (uint64_t)(refit_clock_ns() - start));
+    return status;
+}
+
+static enum refit_status send_digests(struct local_holder *holder, const struct refit_frame *grant,
+                                      struct refit_error *err)
+{
+    uint32_t total = holder->segments.digesting ? (uint32_t)holder->segments.count : 0;
+    uint32_t first = 0;
+    do {
+        uint32_t count = total - first < REFIT_LOCAL_DIGESTS ? total - first : REFIT_LOCAL_DIGESTS;
+        struct refit_frame frame = {.type = REFIT_FRAME_DIGESTS, .destination_rank = grant->destination_rank,
+                                    .batch = grant->batch, .length = count};
+        uint8_t *at = holder->packet;
+        memcpy(at, &frame, sizeof frame);
+        memcpy(at + sizeof frame, &first, sizeof first);
+        memcpy(at + sizeof frame + sizeof first, &total, sizeof total);
+        refit_digests_encode(&holder->segments, first, count, at + sizeof frame + sizeof first + sizeof total);
+        struct iovec iov = {.iov_base = at,
+                            .iov_len = sizeof frame + sizeof first + sizeof total + (size_t)count * REFIT_DIGEST_BYTES};
+        enum refit_status status =
+            refit_wire_send(holder->fd, &iov, 1, 0, holder->base.wake, REFIT_FOREVER, err);
+        if (status != REFIT_OK)
+            return status;
+        first += count;
+    } while (first < total);
+    return REFIT_OK;
+}
+
+static enum refit_status serve_grant(struct local_holder *holder, const struct refit_frame *grant,
+                                     struct refit_error *err)
+{
+    const struct refit_edge *edge;
+    if (grant->length > holder->ring_slots)
+        return refit_fail(err, REFIT_PEER, "the receiver named ring slot %u of %u", grant->length - 1, holder->ring_slots);
+    enum refit_status status = refit_holding_find(&holder->holding, grant, &edge, err);
+    if (status != REFIT_OK)
+        return status;
+    struct refit_walk walk = refit_walk_batch(holder->base.config.plan, edge, grant->batch);
+    status = refit_rate_wait(&holder->rate, walk.left, holder->base.wake, err);
+    if (status == REFIT_OK)
+        status = read_batch(holder, walk, grant->length, err);
+    if (status == REFIT_OK)
+        status = send_digests(holder, grant, err);
+    if (status != REFIT_OK)
+        return status;
+    refit_holding_tally(&holder->holding, edge, grant->batch, &holder->segments);
+    refit_count(&holder->base.counters.payload_bytes, walk.left);
+    return REFIT_OK;
+}
+
+static enum refit_status serve(struct local_holder *holder, struct refit_error *err)
+{
+    for (;;) {
+        struct refit_frame frame;
+        enum refit_status status =
+            refit_wire_recv(holder->fd, &frame, sizeof frame, holder->base.wake, REFIT_FOREVER, err);
+        if (status != REFIT_OK)
+            return status;
+        switch (frame.type) {
+        case REFIT_FRAME_GRANT:
+            status = serve_grant(holder, &frame, err);
+            if (status != REFIT_OK)
+                return status;
+            break;
+        case REFIT_FRAME_DONE:
+            (void)refit_frame_post(holder->fd, REFIT_FRAME_BYE, 0, 0, 0);
+            return REFIT_OK;
+        default:
+            return refit_fail(err, REFIT_PEER, "the receiver sent a packet of unknown type %08x", frame.type);
+        }
+    }
+}
+
+static void *holder_run(void *arg)
+{
+    struct local_holder *holder = arg;
+    struct refit_error err = {.status = REFIT_OK};
+    refit_bulk_thread_nice(holder->base.config.nice);
+    enum refit_status status = serve(holder, &err);
+    shutdown(holder->fd, status == REFIT_OK ? SHUT_WR : SHUT_RDWR);
+    refit_holding_ended(&holder->holding, status, &err);
+    return NULL;
+}
+
+/* ---- the ring ---- */
+
+static enum refit_status ring_create(struct local_holder *holder, struct refit_error *err)
+{
+    unsigned slots = holder->base.config.streams * REFIT_GRANTS_PER_STREAM;
+    size_t bytes = (size_t)slots * REFIT_BATCH_BYTES;
+    holder->ring_fd = memfd_create("refit-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (holder->ring_fd < 0 || ftruncate(holder->ring_fd, (off_t)bytes) != 0)
+        return refit_fail_errno(err, errno, "a ring of %zu bytes", bytes);
+    void *ring = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, holder->ring_fd, 0);
+    if (ring == MAP_FAILED)
+        return refit_fail_errno(err, errno, "mapping a ring of %zu bytes", bytes);
+    holder->ring = ring;
+    holder->ring_slots = slots;
+    /* Neither side can pull the memory away from under the other; and later mappings can't write. */
+    if (fcntl(holder->ring_fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0)
+        return refit_fail_errno(err, errno, "sealing a ring");
+    return REFIT_OK;
+}
+
+static void ring_destroy(struct local_holder *holder)
+{
+    if (holder->ring)
+        munmap(holder->ring, (size_t)holder->ring_slots * REFIT_BATCH_BYTES);
+    refit_io_close(&holder->ring_fd);
+}
+
+/* ---- dialling ---- */
+
+static enum refit_status send_greeting(struct local_holder *holder, int fd, struct refit_deadline deadline,
+                                       struct refit_error *err)
+{
+    struct refit_buf greeting;
+    refit_buf_init(&greeting, REFIT_GREETING_HEAD_BYTES + REFIT_RANKS_MAX * (size_t)REFIT_GREETING_EDGE_BYTES);
+    enum refit_status status = refit_greeting_encode(&holder->base.config, 0, &greeting, err);
+    /* The head is a packet of its own: the listener reads no further before it has proven the token. */
+    for (size_t at = 0, part = REFIT_GREETING_HEAD_BYTES; status == REFIT_OK && at < greeting.len; at += part) {
+        if (at > 0)
+            part = greeting.len - at < GREETING_PACKET ? greeting.len - at : GREETING_PACKET;
+        struct iovec iov = {.iov_base = greeting.data + at, .iov_len = part};
+        status = refit_wire_send(fd, &iov, 1, 0, holder->base.wake, deadline, err);
+    }
+    refit_buf_release(&greeting);
+    return status;
+}
+
+/* Twice an answer: to the greeting, and to the list of pieces. */
+static enum refit_status introduce(struct local_holder *holder, int fd, struct refit_deadline deadline,
+                                   struct refit_error *err)
+{
+    int wake = holder->base.wake;
+    enum refit_status status = send_greeting(holder, fd, deadline, err);
+    if (status == REFIT_OK || status == REFIT_PEER)
+        status = refit_greeting_await(fd, wake, deadline, err);
+    if (status == REFIT_OK)
+        status = refit_local_pieces_send(fd, holder->base.config.arenas[0], holder->ring_fd, holder->ring_slots, wake,
+                                         deadline, err);
+    if (status == REFIT_OK)
+        status = refit_greeting_await(fd, wake, deadline, err);
+    return status;
+}
+
+static enum refit_status parse_card(const json_t *card, struct sockaddr_un *address, struct refit_error *err)
+{
+    const char *path;
+    enum refit_status status = refit_json_get_string(card, "path", "card", &path, err);
+    if (status != REFIT_OK)
+        return status;
+    *address = (struct sockaddr_un){.sun_family = AF_UNIX};
+    if (strlen(path) >= sizeof address->sun_path)
+        return refit_fail(err, REFIT_INVALID, "card: \"path\" is longer than %zu bytes", sizeof address->sun_path - 1);
+    strcpy(address->sun_path, path);
+    return REFIT_OK;
+}
+
+/* holding.threads_lock is held, holding.lock is not. */
+static void reap(struct local_holder *holder)
+{
+    if (holder->has_thread)
+        pthread_join(holder->thread, NULL);
+    holder->has_thread = false;
+    pthread_mutex_lock(&holder->holding.lock);
+    refit_io_close(&holder->fd);
+    pthread_mutex_unlock(&holder->holding.lock);
+}
+
+static enum refit_status start(struct local_holder *holder, int fd, struct refit_error *err)
+{
+    pthread_mutex_lock(&holder->holding.lock);
+    holder->fd = fd;
+    enum refit_status status = refit_holding_began(&holder->holding, err);
+    if (status == REFIT_OK)
+        status = refit_bulk_thread_start(&holder->thread, holder_run, holder, err);
+    if (status == REFIT_OK) {
+        holder->has_thread = true;
+        holder->holding.running++;
+    } else {
+        holder->fd = -1;
+    }
+    pthread_mutex_unlock(&holder->holding.lock);
+    return status;
+}
+
+static enum refit_status connect_card(struct local_holder *holder, const json_t *card, struct refit_deadline deadline,
+                                      struct refit_error *err)
+{
+    struct sockaddr_un address;
+    int fd = -1;
+    enum refit_status status = refit_holding_reconnect(&holder->holding, err);
+    if (status == REFIT_OK)
+        status = parse_card(card, &address, err);
+    if (status != REFIT_OK)
+        return status;
+    reap(holder);
+    status = refit_address_dial((struct sockaddr *)&address, sizeof address, SOCK_SEQPACKET, address.sun_path,
+                                holder->base.wake, deadline, &fd, err);
+    if (status == REFIT_OK)
+        status = introduce(holder, fd, deadline, err);
+    if (status == REFIT_OK)
+        status = start(holder, fd, err);
+    if (status == REFIT_OK)
+        return REFIT_OK;
+    refit_io_close(&fd);
+    return refit_error_prefix(err, "refit %s, source rank %u, dialling %s", holder->base.config.refit_id,
+                              holder->base.config.rank, address.sun_path);
+}
+
+/* ---- operations ---- */
+
+static enum refit_status holder_connect(struct refit_endpoint *endpoint, const json_t *card,
+                                        struct refit_deadline deadline, struct refit_error *err)
+{
+    struct local_holder *holder = (struct local_holder *)endpoint;
+    pthread_mutex_lock(&holder->holding.threads_lock);
+    enum refit_status status = connect_card(holder, card, deadline, err);
+    pthread_mutex_unlock(&holder->holding.threads_lock);
+    return status;
+}
+
+static enum refit_status holder_wait_done(struct refit_endpoint *endpoint, struct refit_deadline deadline,
+                                          struct refit_error *err)
+{
+    return refit_holding_wait(&((struct local_holder *)endpoint)->holding, deadline, err);
+}
+
+static void holder_abort(struct refit_endpoint *endpoint)
+{
+    struct local_holder *holder = (struct local_holder *)endpoint;
+    refit_endpoint_stop(endpoint);
+    refit_holding_stop(&holder->holding);
+    pthread_mutex_lock(&holder->holding.lock);
+    if (holder->fd >= 0)
+        shutdown(holder->fd, SHUT_RDWR);
+    pthread_mutex_unlock(&holder->holding.lock);
+    pthread_mutex_lock(&holder->holding.threads_lock);
+    reap(holder);
+    pthread_mutex_unlock(&holder->holding.threads_lock);
+}
+
+static void holder_close(struct refit_endpoint *endpoint)
+{
+    struct local_holder *holder = (struct local_holder *)endpoint;
+    ring_destroy(holder);
+    refit_segments_release(&holder->segments);
+    refit_rate_release(&holder->rate);
+    refit_holding_release(&holder->holding);
+    refit_endpoint_release(endpoint);
+    free(holder);
+}
+
+static const struct refit_endpoint_ops holder_ops = {
+    .connect = holder_connect,
+    .wait_done = holder_wait_done,
+    .abort = holder_abort,
+    .close = holder_close,
+};
+
+enum refit_status refit_local_holder_open(const struct refit_endpoint_config *config, struct refit_endpoint **out,
+                                          struct refit_error *err)
+{
+    struct local_holder *holder = calloc(1, sizeof *holder);
+    if (!holder)
+        return refit_fail_alloc(err, "an endpoint", sizeof *holder);
+    holder->fd = holder->ring_fd = -1;
+    enum refit_status status = refit_endpoint_init(&holder->base, &holder_ops, config, err);
+    if (status != REFIT_OK)
+        goto fail_alloc;
+    status = refit_holding_init(&holder->holding, &holder->base, err);
+    if (status != REFIT_OK)
+        goto fail_endpoint;
+    refit_segments_init(&holder->segments, config->verify);
+    refit_rate_init(&holder->rate, config->rate_bytes_per_s);
+    if (!refit_local_shareable(config->arenas[0]))
+        status = ring_create(holder, err);
+    if (status != REFIT_OK) {
+        holder_close(&holder->base);
+        return status;
+    }
+    *out = &holder->base;
+    return REFIT_OK;
+fail_endpoint:
+    refit_endpoint_release(&holder->base);
+fail_alloc:
+    free(holder);
+    return status;
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A receiver's view of one holder's memory: an arena made of the descriptors that the holder passed, the holder's side of
+ * the plan, and the ring for what has no descriptor.
+ *
+ * A memfd that is sealed against shrinking is mapped read-only. Anything else is read with pread, never mapped: its
+ * owner could cut it short, and touching the mapping would then be a SIGBUS. One such descriptor makes the whole arena
+ * of kind file.
+ */
+#ifndef REFIT_TRANSPORT_LOCAL_SUPPLY_H
+#define REFIT_TRANSPORT_LOCAL_SUPPLY_H
+
+#include "transport/local_pieces.h"
+
+struct refit_local_source_fd {
+    int fd;
+    void *mapping; /* NULL: pread */
+    uint64_t bytes;
+};
+
+struct refit_local_supply {
+    unsigned references; /* under the receiver's lock */
+    struct refit_plan *plan;
+    struct refit_arena *arena;
+    bool complete; /* the arena lacks nothing that was listed as heap */
+    const uint8_t *ring;
+    unsigned ring_slots;
+    struct refit_local_source_fd fds[REFIT_LOCAL_FDS_MAX];
+    size_t fd_count;
+    struct refit_local_piece *pieces; /* owned; as listed, until built */
+    size_t piece_count, piece_capacity;
+};
+
+/* Empty, with one reference. NULL when out of memory. */
+struct refit_local_supply *refit_local_supply_create(void);
+/* Of memory in this process; retains both. */
+struct refit_local_supply *refit_local_supply_of(struct refit_plan *plan, struct refit_arena *arena);
+void refit_local_supply_release(struct refit_local_supply *supply); /* one reference; NULL is fine */
+
+/* Takes in one PIECES packet and owns its descriptors, whatever it returns. *more: another one follows. */
+REFIT_MUST_CHECK enum refit_status refit_local_supply_add(struct refit_local_supply *supply, const void *packet,
+                                                          size_t len, const int *fds, size_t fd_count, bool *more,
+                                                          struct refit_error *err);
+/* After the last packet: maps, binds, plans. */
+REFIT_MUST_CHECK enum refit_status refit_local_supply_build(struct refit_local_supply *supply, uint32_t rank,
+                                                            const struct refit_plan *receiver_plan,
+                                                            struct refit_error *err);
+
+#endif

@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The sending end of `tcp`: one thread per connection, which answers grants in the order in which they come.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/io.h"
+#include "transport/address.h"
+#include "transport/frame.h"
+#include "transport/greeting.h"
+#include "transport/holding.h"
+#include "transport/tcp.h"
+#include "transport/tcp_sending.h"
+#include "transport/wire.h"
+
+struct outflow {
+    struct tcp_holder *holder;
+    pthread_t thread;
+    struct refit_sending sending;
+};
+
+struct tcp_holder {
+    struct refit_endpoint base;
+    struct refit_holding holding;
+    struct refit_rate rate;
+    struct outflow *flows[REFIT_STREAMS_MAX]; /* under holding.lock */
+    unsigned flow_count;
+};
+
+/* ---- a connection's thread ---- */
+
+static enum refit_status serve_grant(struct outflow *flow, const struct refit_frame *frame, struct refit_error *err)
+{
+    struct tcp_holder *holder = flow->holder;
+    const struct refit_edge *edge;
+    enum refit_status status = refit_holding_find(&holder->holding, frame, &edge, err);
+    if (status == REFIT_OK)
+        status = refit_sending_batch(&flow->sending, edge, frame->batch, err);
+    if (status == REFIT_OK)
+        refit_holding_tally(&holder->holding, edge, frame->batch, &flow->sending.segments);
+    return status;
+}
+
+/* REFIT_OK: the receiver needs no more. */
+static enum refit_status serve(struct outflow *flow, struct refit_error *err)
+{
+    int fd = flow->sending.fd, wake = flow->holder->base.wake;
+    for (;;) {
+        struct refit_frame frame;
+        enum refit_status status = refit_wire_recv(fd, &frame, sizeof frame, wake, REFIT_FOREVER, err);
+        if (status != REFIT_OK)
+            return status;
+        if (frame.length != 0)
+            return refit_fail(err, REFIT_PEER, "the receiver sent a frame that is not of this protocol");
+        switch (frame.type) {
+        case REFIT_FRAME_GRANT:
+            status = serve_grant(flow, &frame, err);
+            if (status != REFIT_OK)
+                return status;
+            break;
+        case REFIT_FRAME_DONE:
+            /* The receiver has all it needs whether or not it hears the answer. */
+            (void)refit_frame_post(fd, REFIT_FRAME_BYE, 0, 0, 0);
+            return REFIT_OK;
+        default:
+            return refit_fail(err, REFIT_PEER, "the receiver sent a frame of unknown type %08x", frame.type);
+        }
+    }
+}
+
+static void *outflow_run(void *arg)
+{
+    struct outflow *flow = arg;
+    struct refit_error err = {.status = REFIT_OK};
+    refit_bulk_thread_nice(flow->holder->base.config.nice);
+    enum refit_status status = serve(flow, &err);
+    shutdown(flow->sending.fd, status == REFIT_OK ? SHUT_WR : SHUT_RDWR);
+    refit_holding_ended(&flow->holder->holding, status, &err);
+    return NULL;
+}
+
+/* ---- dialling ---- */
+
+static void flow_free(struct outflow *flow)
+{
+    refit_io_close(&flow->sending.fd);
+    refit_sending_release(&flow->sending);
+    free(flow);
+}
+
+static enum refit_status greet(struct tcp_holder *holder, int fd, unsigned stream, struct refit_deadline deadline,
+                               struct refit_error *err)
+{
+    struct refit_buf greeting;
+    refit_buf_init(&greeting, REFIT_GREETING_HEAD_BYTES + REFIT_RANKS_MAX * (size_t)REFIT_GREETING_EDGE_BYTES);
+    enum refit_status status = refit_greeting_encode(&holder->base.config, stream, &greeting, err);
+    struct iovec iov = {.iov_base = greeting.data, .iov_len = greeting.len};
+    if (status == REFIT_OK)
+        status = refit_wire_send(fd, &iov, 1, 0, holder->base.wake, deadline, err);
+    /* Refused before all was sent: the reason is there to be read. */
+    if (status == REFIT_OK || status == REFIT_PEER)
+        status = refit_greeting_await(fd, holder->base.wake, deadline, err);
+    refit_buf_release(&greeting);
+    return status;
+}
+
+static enum refit_status dial(struct tcp_holder *holder, const struct refit_address *address, const char *text,
+                              unsigned stream, struct refit_deadline deadline, struct outflow **out,
+                              struct refit_error *err)
+{
+    int fd;
+    enum refit_status status =
+        refit_address_dial(&address->any, address->len, SOCK_STREAM, text, holder->base.wake, deadline, &fd, err);
+    if (status != REFIT_OK)
+        return status;
+    refit_socket_tune(fd);
+    struct outflow *flow = malloc(sizeof *flow);
+    status = flow ? greet(holder, fd, stream, deadline, err) : refit_fail_alloc(err, "a connection", sizeof *flow);
+    if (!flow || status != REFIT_OK) {
+        free(flow);
+        refit_io_close(&fd);
+        return status;
+    }
+    flow->holder = holder;
+    refit_sending_init(&flow->sending, &holder->base, &holder->rate, fd);
+    *out = flow;
+    return REFIT_OK;
+}
+
+static enum refit_status add_flow(struct tcp_holder *holder, struct outflow *flow, struct refit_error *err)
+{
+    pthread_mutex_lock(&holder->holding.lock);
+    enum refit_status status = refit_holding_began(&holder->holding, err);
+    if (status == REFIT_OK)
+        status = refit_bulk_thread_start(&flow->thread, outflow_run, flow, err);
+    if (status == REFIT_OK) {
+        holder->flows[holder->flow_count++] = flow;
+        holder->holding.running++;
+    }
+    pthread_mutex_unlock(&holder->holding.lock);
+    if (status != REFIT_OK)
+        flow_free(flow);
+    return status;
+}
+
+static enum refit_status parse_card(const json_t *card, struct refit_address *address, char *text, size_t text_len,
+                                    struct refit_error *err)
+{
+    const char *host, *transport;
+    int64_t port;
+    enum refit_status status = refit_json_get_string(card, "transport", "card", &transport, err);
+    if (status == REFIT_OK)
+        status = refit_json_get_string(card, "address", "card", &host, err);
+    if (status == REFIT_OK)
+        status = refit_json_get_int(card, "port", "card", 1, 65535, &port, err);
+    if (status != REFIT_OK)
+        return status;
+    snprintf(text, text_len, "%s port %d", host, (int)port);
+    return refit_address_parse(host, (uint16_t)port, address, err);
+}
+
+/* Joins what has ended or is about to. holding.threads_lock is held, holding.lock is not. */
+static void reap(struct tcp_holder *holder)
+{
+    struct outflow *flows[REFIT_STREAMS_MAX];
+    pthread_mutex_lock(&holder->holding.lock);
+    unsigned count = holder->flow_count;
+    memcpy(flows, holder->flows, sizeof flows);
+    holder->flow_count = 0;
+    pthread_mutex_unlock(&holder->holding.lock);
+    for (unsigned i = 0; i < count; i++) {
+        pthread_join(flows[i]->thread, NULL);
+        flow_free(flows[i]);
+    }
+}
+
+static enum refit_status connect_all(struct tcp_holder *holder, const json_t *card, struct refit_deadline deadline,
+                                     struct refit_error *err)
+{
+    struct refit_address address;
+    char text[128];
+    enum refit_status status = refit_holding_reconnect(&holder->holding, err);
+    if (status == REFIT_OK)
+        status = parse_card(card, &address, text, sizeof text, err);
+    if (status != REFIT_OK)
+        return status;
+    reap(holder);
+    for (unsigned i = 0; i < holder->base.config.streams && status == REFIT_OK; i++) {
+        struct outflow *flow = NULL;
+        status = dial(holder, &address, text, i, deadline, &flow, err);
+        if (status == REFIT_OK)
+            status = add_flow(holder, flow, err);
+    }
+    return status == REFIT_OK ? status : refit_error_prefix(err, "refit %s, source rank %u, dialling %s",
+                                                            holder->base.config.refit_id, holder->base.config.rank, text);
+}
+
+static void hang_up(struct tcp_holder *holder)
+{
+    pthread_mutex_lock(&holder->holding.lock);
+    for (unsigned i = 0; i < holder->flow_count; i++)
+        shutdown(holder->flows[i]->sending.fd, SHUT_RDWR);
+    pthread_mutex_unlock(&holder->holding.lock);
+}
+
+/* ---- operations ---- */
+
+static enum refit_status holder_connect(struct refit_endpoint *endpoint, const json_t *card,
+                                        struct refit_deadline deadline, struct refit_error *err)
+{
+    struct tcp_holder *holder = (struct tcp_holder *)endpoint;
+    pthread_mutex_lock(&holder->holding.threads_lock);
+    enum refit_status status = connect_all(holder, card, deadline, err);
+    if (status != REFIT_OK) {
+        hang_up(holder);
+        reap(holder);
+    }
+    pthread_mutex_unlock(&holder->holding.threads_lock);
+    return status;
+}
+
+static enum refit_status holder_wait_done(struct refit_endpoint *endpoint, struct refit_deadline deadline,
+                                          struct refit_error *err)
+{
+    return refit_holding_wait(&((struct tcp_holder *)endpoint)->holding, deadline, err);
+}
+
+static void holder_abort(struct refit_endpoint *endpoint)
+{
+    struct tcp_holder *holder = (struct tcp_holder *)endpoint;
+    refit_endpoint_stop(endpoint);
+    refit_holding_stop(&holder->holding);
+    hang_up(holder);
+    /* A connect that is dialling sees the wake descriptor and leaves. */
+    pthread_mutex_lock(&holder->holding.threads_lock);
+    reap(holder);
+    pthread_mutex_unlock(&holder->holding.threads_lock);
+}
+
+static void holder_close(struct refit_endpoint *endpoint)
+{
+    struct tcp_holder *holder = (struct tcp_holder *)endpoint;
+    refit_rate_release(&holder->rate);
+    refit_holding_release(&holder->holding);
+    refit_endpoint_release(endpoint);
+    free(holder);
+}
+
+static const struct refit_endpoint_ops holder_ops = {
+    .connect = holder_connect,
+    .wait_done = holder_wait_done,
+    .abort = holder_abort,
+    .close = holder_close,
+};
+
+enum refit_status refit_tcp_holder_open(const struct refit_endpoint_config *config, struct refit_endpoint **out,
+                                        struct refit_error *err)
+{
+    struct tcp_holder *holder = calloc(1, sizeof *holder);
+    if (!holder)
+        return refit_fail_alloc(err, "an endpoint", sizeof *holder);
+    enum refit_status status = refit_endpoint_init(&holder->base, &holder_ops, config, err);
+    if (status == REFIT_OK) {
+        status = refit_holding_init(&holder->holding, &holder->base, err);
+        if (status != REFIT_OK)
+            refit_endpoint_release(&holder->base);
+    }
+    if (status != REFIT_OK) {
+        free(holder);
+        return status;
+    }
+    refit_rate_init(&holder->rate, config->rate_bytes_per_s);
+    *out = &holder->base;
+    return REFIT_OK;
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One batch on its way from a socket into the arena, digested as it lands.
+ */
+#ifndef REFIT_TRANSPORT_TCP_LANDING_H
+#define REFIT_TRANSPORT_TCP_LANDING_H
+
+#include <sys/uio.h>
+
+#include "transport/endpoint.h"
+#include "transport/window.h"
+
+#define REFIT_LANDING_IOVS 256
+
+struct refit_landing {
+    struct refit_arena *arena;
+    uint64_t left; /* payload bytes still to come */
+    bool direct;   /* read straight into the arena; otherwise through `staging` */
+    struct refit_iov_cursor handed, digested;
+    struct iovec iov[REFIT_LANDING_IOVS];
+    int iov_first, iov_count;
+    uint8_t *staging; /* owned, made on first use */
+    size_t staged, piece_bytes;
+    struct refit_walk rest;
+    struct refit_segments segments, piece;
+};
+
+void refit_landing_init(struct refit_landing *landing, bool verify);
+void refit_landing_release(struct refit_landing *landing);
+REFIT_MUST_CHECK enum refit_status refit_landing_begin(struct refit_landing *landing, struct refit_walk walk,
+                                                       struct refit_arena *arena, struct refit_error *err);
+/* One read. *got bytes came. REFIT_BUSY: nothing there; REFIT_PEER: closed. */
+REFIT_MUST_CHECK enum refit_status refit_landing_receive(struct refit_landing *landing, int fd,
+                                                         struct refit_endpoint_counters *counters, size_t *got,
+                                                         struct refit_error *err);
+
+#endif
