@@ -18,14 +18,14 @@
 
 const char world_rows_source[] =
     "{\"format\":\"refit-layout/1\",\"ranks\":3,\"meshes\":{\"m\":{\"axes\":[\"s\"],\"shape\":[3]}},\"entries\":["
-    "{\"tensor\":\"a.weight\",\"dtype\":\"F32\",\"shape\":[1500,2048],\"mesh\":\"m\",\"placements\":[\"Shard(0)\"]},"
+    "{\"tensor\":\"a.weight\",\"dtype\":\"F32\",\"shape\":[3300,2048],\"mesh\":\"m\",\"placements\":[\"Shard(0)\"]},"
     "{\"tensor\":\"b.weight\",\"dtype\":\"BF16\",\"shape\":[37,4096],\"mesh\":\"m\",\"placements\":[\"Shard(0)\"]},"
     "{\"tensor\":\"norm\",\"dtype\":\"F32\",\"shape\":[2047],\"mesh\":\"m\",\"placements\":[\"Replicate\"]},"
     "{\"tensor\":\"c.{l}.weight\",\"for\":{\"l\":[0,20]},\"dtype\":\"U8\",\"shape\":[5,1001],\"mesh\":\"m\","
     "\"placements\":[\"Shard(0)\"]}]}";
 const char world_rows_destination[] =
     "{\"format\":\"refit-layout/1\",\"ranks\":2,\"meshes\":{\"m\":{\"axes\":[\"t\"],\"shape\":[2]}},\"entries\":["
-    "{\"tensor\":\"a.weight\",\"dtype\":\"F32\",\"shape\":[1500,2048],\"mesh\":\"m\",\"placements\":[\"Shard(1)\"]},"
+    "{\"tensor\":\"a.weight\",\"dtype\":\"F32\",\"shape\":[3300,2048],\"mesh\":\"m\",\"placements\":[\"Shard(1)\"]},"
     "{\"tensor\":\"b.weight\",\"dtype\":\"BF16\",\"shape\":[37,4096],\"mesh\":\"m\",\"placements\":[\"Replicate\"]},"
     "{\"tensor\":\"norm\",\"dtype\":\"F32\",\"shape\":[2047],\"mesh\":\"m\",\"placements\":[\"Replicate\"]},"
     "{\"tensor\":\"c.{l}.weight\",\"for\":{\"l\":[0,20]},\"dtype\":\"U8\",\"shape\":[5,1001],\"mesh\":\"m\","
