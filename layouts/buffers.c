@@ -40,6 +40,20 @@ static const uint32_t *coords_of(const struct refit_layout *layout, const struct
     return mesh->coords + (size_t)mesh->cell_of[rank] * mesh->axes;
 }
 
+void refit_pattern_first(const struct refit_layout *layout, const struct refit_entry *entry,
+                         const struct refit_pattern *pattern, uint32_t rank, uint32_t values[static REFIT_NAME_FIELDS])
+{
+    for (uint32_t f = 0; f < pattern->fields; f++) {
+        int v = pattern->var[f];
+        if (v < 0)
+            values[f] = pattern->literal[f];
+        else if (pattern->local >> v & 1)
+            values[f] = 0;
+        else
+            values[f] = refit_index_id(&entry->indices[v], coords_of(layout, entry, rank), 0);
+    }
+}
+
 /* ---- buffers ---- */
 
 static bool listed_buffer(const struct refit_layout *layout, const struct refit_entry *entry, refit_buffer_sink sink,

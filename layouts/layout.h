@@ -50,7 +50,7 @@ struct refit_region {
 struct refit_buffer {
     char name[REFIT_NAME_MAX];
     uint64_t offset; /* in the rank's arena space, a multiple of REFIT_BUFFER_ALIGN */
-    uint64_t bytes;
+    uint64_t bytes;  /* 0 where the rank's part is empty; the buffer is listed all the same */
     bool derived;    /* filled by the engine's prepare hook, not by a refit */
 };
 
@@ -83,7 +83,8 @@ const char *refit_layout_text(const struct refit_layout *layout, size_t *len); /
 const char *refit_layout_digest(const struct refit_layout *layout);            /* 64 hex digits, borrowed */
 uint32_t refit_layout_ranks(const struct refit_layout *layout);
 
-/* Logical tensors are numbered 0..count-1 in document order, families expanded in index order. */
+/* Logical tensors are numbered 0..count-1 by their first mention, families expanded with the last index in the name
+ * fastest. */
 uint32_t refit_layout_tensor_count(const struct refit_layout *layout);
 void refit_layout_tensor(const struct refit_layout *layout, uint32_t id, struct refit_tensor *out);
 /* False: no tensor or alias of that name. An alias finds the tensor it stands for. */
@@ -99,7 +100,8 @@ typedef bool (*refit_buffer_sink)(void *ctx, const struct refit_buffer *buffer);
 typedef bool (*refit_fill_sink)(void *ctx, const struct refit_fill *fill);
 typedef bool (*refit_alias_sink)(void *ctx, const char *name, const char *target);
 
-/* Regions of one tensor on one rank or REFIT_ALL_RANKS, by rising rank, then by offset in document order. */
+/* Regions of one tensor on one rank or REFIT_ALL_RANKS, by rising rank; on a rank those of entries on meshes, then
+ * listed ones, each in document order. */
 bool refit_layout_regions(const struct refit_layout *layout, uint32_t tensor, uint32_t rank, refit_region_sink sink,
                           void *ctx);
 bool refit_layout_buffers(const struct refit_layout *layout, uint32_t rank, refit_buffer_sink sink, void *ctx);

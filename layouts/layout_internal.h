@@ -72,7 +72,8 @@ struct refit_piece {
 
 struct refit_listed {
     uint32_t entry;
-    uint32_t dtype;
+    uint32_t tensor; /* id */
+    uint8_t dtype;
     bool flat;
     uint8_t dims;
     uint64_t offset; /* in the buffer */
@@ -290,6 +291,12 @@ bool refit_piece_fills(const struct refit_entry *entry, const struct refit_piece
                        void *ctx);
 bool refit_listed_regions(const struct refit_layout *layout, const struct refit_listed *listed, uint32_t tensor,
                           refit_region_sink sink, void *ctx);
+
+/* ---- names for messages ---- */
+
+/* The numbers of the first name of a pattern on a rank that has some. */
+void refit_pattern_first(const struct refit_layout *layout, const struct refit_entry *entry,
+                         const struct refit_pattern *pattern, uint32_t rank, uint32_t values[static REFIT_NAME_FIELDS]);
 
 static inline bool refit_layout_on_rank(const struct refit_layout *layout, const struct refit_entry *entry,
                                         uint32_t rank)

@@ -144,7 +144,7 @@ static enum refit_status parse_flat(struct listed_parser *p, const json_t *json,
     return REFIT_OK;
 }
 
-static enum refit_status store(struct listed_parser *p, const struct region_text *text)
+static enum refit_status store(struct listed_parser *p, const struct region_text *text, uint32_t tensor)
 {
     struct refit_layout *layout = p->layout;
     size_t need = text->flat ? text->dims + 2u : 3u * text->dims;
@@ -155,8 +155,8 @@ static enum refit_status store(struct listed_parser *p, const struct region_text
         return refit_fail_alloc(p->err, "regions", layout->listed_count * sizeof *layout->listed);
     int64_t *numbers = layout->numbers + layout->numbers_len;
     layout->listed[layout->listed_count++] = (struct refit_listed){
-        .entry = (uint32_t)layout->entry_count, .dtype = text->dtype, .flat = text->flat, .dims = (uint8_t)text->dims,
-        .offset = (uint64_t)text->offset, .numbers = layout->numbers_len};
+        .entry = (uint32_t)layout->entry_count, .tensor = tensor, .dtype = (uint8_t)text->dtype, .flat = text->flat,
+        .dims = (uint8_t)text->dims, .offset = (uint64_t)text->offset, .numbers = layout->numbers_len};
     layout->numbers_len += need;
     p->entry->piece_count++;
     for (uint32_t d = 0; d < text->dims; d++) {
@@ -175,7 +175,7 @@ static enum refit_status store(struct listed_parser *p, const struct region_text
     return REFIT_OK;
 }
 
-static enum refit_status claim(struct listed_parser *p, const struct region_text *text)
+static enum refit_status claim(struct listed_parser *p, const struct region_text *text, uint32_t *tensor)
 {
     struct refit_pattern pattern;
     enum refit_status status = refit_names_pattern(&p->layout->tensor_names, text->tensor, NULL, 0, false, &pattern,
@@ -183,14 +183,18 @@ static enum refit_status claim(struct listed_parser *p, const struct region_text
     if (status)
         return refit_error_prefix(p->err, "%.200s", p->what);
     struct refit_box box = refit_pattern_box(&pattern, NULL, NULL);
-    return refit_tensor_claim(p->layout, &pattern, &box, text->dtype, text->dims, text->shape,
-                              (uint32_t)p->layout->listed_count | REFIT_LINK_LISTED, text->what, p->err);
+    status = refit_tensor_claim(p->layout, &pattern, &box, text->dtype, text->dims, text->shape,
+                                (uint32_t)p->layout->listed_count | REFIT_LINK_LISTED, text->what, p->err);
+    if (!status)
+        (void)refit_layout_find(p->layout, text->tensor, tensor);
+    return status;
 }
 
 static enum refit_status parse_region(struct listed_parser *p, const json_t *json, size_t number)
 {
     static const char *const known[] = {"tensor", "shape", "dtype", "flat", "start", "extent", "offset", "stride", NULL};
     char what[384];
+    uint32_t tensor = 0;
     struct region_text text = {.what = what, .dtype = (enum refit_dtype)p->entry->dtype};
     enum refit_status status;
     snprintf(what, sizeof what, "%.200s: region %zu", p->what, number);
@@ -208,9 +212,10 @@ static enum refit_status parse_region(struct listed_parser *p, const json_t *jso
         return refit_fail(p->err, REFIT_INVALID, "%s: \"flat\" goes without \"start\", \"extent\" and \"stride\"", what);
     if ((status = refit_shape_parse(json, what, text.dtype, &text.dims, text.shape, p->err)) ||
         (status = refit_json_get_int(json, "offset", what, 0, REFIT_BYTES_MAX, &text.offset, p->err)) ||
-        (status = text.flat ? parse_flat(p, json, &text) : parse_box(p, json, &text)) || (status = claim(p, &text)))
+        (status = text.flat ? parse_flat(p, json, &text) : parse_box(p, json, &text)) ||
+        (status = claim(p, &text, &tensor)))
         return status;
-    return store(p, &text);
+    return store(p, &text, tensor);
 }
 
 static enum refit_status parse_fill(struct listed_parser *p, const json_t *json, size_t number)

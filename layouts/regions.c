@@ -218,6 +218,13 @@ static uint32_t find_listed(const struct tensor_walk *walk, uint32_t rank)
     return low;
 }
 
+/* A family may share its group with a single name that is listed. */
+static bool walk_listed(const struct tensor_walk *walk, uint32_t link)
+{
+    const struct refit_listed *listed = listed_at(walk, link);
+    return listed->tensor != walk->id || refit_listed_regions(walk->layout, listed, walk->id, walk->sink, walk->ctx);
+}
+
 static bool walk_rank(const struct tensor_walk *walk, uint32_t rank)
 {
     uint32_t links = walk->tensor->mesh_links + walk->tensor->listed_links;
@@ -225,7 +232,7 @@ static bool walk_rank(const struct tensor_walk *walk, uint32_t rank)
         if (!walk_piece_on(walk, link, rank))
             return false;
     for (uint32_t link = find_listed(walk, rank); link < links && listed_rank(walk, link) == rank; link++)
-        if (!refit_listed_regions(walk->layout, listed_at(walk, link), walk->id, walk->sink, walk->ctx))
+        if (!walk_listed(walk, link))
             return false;
     return true;
 }
@@ -241,7 +248,7 @@ static bool walk_all_ranks(const struct tensor_walk *walk)
     }
     if (tensor->mesh_links == 0) {
         for (uint32_t link = 0; link < tensor->listed_links; link++)
-            if (!refit_listed_regions(walk->layout, listed_at(walk, link), walk->id, walk->sink, walk->ctx))
+            if (!walk_listed(walk, link))
                 return false;
         return true;
     }
