@@ -294,7 +294,9 @@ static uint32_t find_point(const struct refit_names *names, uint32_t skeleton, c
     for (size_t slot = hash_point(skeleton, values, fields) & mask; names->point_table[slot]; slot = (slot + 1) & mask) {
         uint32_t group = names->point_table[slot] - 1;
         const struct refit_name_group *g = &names->groups[group];
-        if (g->skeleton == skeleton && memcmp(names->numbers + g->box, values, fields * sizeof *values) == 0)
+        /* Names without numbers may leave `numbers` NULL, which memcmp doesn't take. */
+        if (g->skeleton == skeleton &&
+            (fields == 0 || memcmp(names->numbers + g->box, values, fields * sizeof *values) == 0))
             return group;
     }
     return REFIT_NAME_NONE;
