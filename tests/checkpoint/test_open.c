@@ -23,7 +23,7 @@
 
 struct fixture {
     char root[64];
-    char path[128];
+    char path[256];
     struct refit_checkpoint *checkpoint;
     struct refit_tally *tally;
     struct refit_error err;
