@@ -231,6 +231,13 @@ enum refit_status refit_receiver_begin(struct refit_receiver *receiver, const st
     return status;
 }
 
+/* Whoever commits or aborts a refit that runs is its lead. */
+static void hear(struct refit_receiver *receiver, const struct refit_session *session)
+{
+    if (session->request.epoch == receiver->leads.epoch && !refit_session_is_finished(session))
+        receiver->leads.heard_ns = refit_clock_ns();
+}
+
 static enum refit_status compare_digest(struct refit_session *session, const char *digest, struct refit_error *err)
 {
     bool verified = session->digest[0] != '\0';
@@ -247,8 +254,7 @@ static enum refit_status compare_digest(struct refit_session *session, const cha
 static enum refit_status commit_found(struct refit_receiver *receiver, struct refit_session *session, uint64_t version,
                                       const char *digest, struct refit_error *err)
 {
-    if (session->request.epoch == receiver->leads.epoch)
-        receiver->leads.heard_ns = refit_clock_ns();
+    hear(receiver, session);
     if (session->request.version != version)
         return refit_fail(err, REFIT_MISMATCH, "refit %s is of version %" PRIu64 ", not %" PRIu64, session->id,
                           session->request.version, version);
@@ -287,8 +293,7 @@ enum refit_status refit_receiver_commit(struct refit_receiver *receiver, const c
 static enum refit_status abort_found(struct refit_receiver *receiver, struct refit_session *session,
                                      const char *reason, struct refit_error *err)
 {
-    if (session->request.epoch == receiver->leads.epoch)
-        receiver->leads.heard_ns = refit_clock_ns();
+    hear(receiver, session);
     if (session->phase == REFIT_PHASE_COMMITTED)
         return refit_fail(err, REFIT_CONFLICT, "committed: refit %s can't be aborted any more; roll back instead", session->id);
     if (session->phase == REFIT_PHASE_COMMITTING)

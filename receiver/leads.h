@@ -10,8 +10,8 @@
 
 struct refit_leads {
     uint64_t epoch;                 /* 0: none was issued yet */
-    char name[REFIT_LEAD_NAME_MAX]; /* empty: none, or it resigned */
-    int64_t heard_ns;
+    char name[REFIT_LEAD_NAME_MAX]; /* empty: none was issued yet */
+    int64_t heard_ns;               /* 0: it has nothing under way here, so that another may follow it */
 };
 
 /* May `name` lead now? REFIT_INVALID: not a name; REFIT_CONFLICT names the live other lead. `working`: a refit of the

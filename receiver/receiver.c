@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/io.h"
-#include "base/log.h"
 #include "layouts/coverage.h"
 #include "receiver/receiver_internal.h"
 
@@ -246,22 +245,6 @@ enum refit_status refit_receiver_lead(struct refit_receiver *receiver, const cha
     if (status == REFIT_OK)
         refit_receiver_changed(receiver);
     return status;
-}
-
-void refit_receiver_resign(struct refit_receiver *receiver, uint64_t epoch)
-{
-    refit_receiver_lock(receiver);
-    bool current = epoch == receiver->leads.epoch;
-    if (current) {
-        struct refit_error ignored;
-        receiver->leads.name[0] = '\0';
-        /* A name that stays on disk costs the next lead a wait after a restart, no more. */
-        if (refit_record_save(receiver, &ignored) != REFIT_OK)
-            refit_log(REFIT_LOG_WARN, "a lead's resignation was not written: %s", ignored.text);
-    }
-    refit_receiver_unlock(receiver);
-    if (current)
-        refit_receiver_changed(receiver);
 }
 
 enum refit_status refit_receiver_put_source(struct refit_receiver *receiver, const char *digest, const void *text,

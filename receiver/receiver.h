@@ -97,12 +97,11 @@ REFIT_MUST_CHECK enum refit_status refit_receiver_card(struct refit_receiver *re
 void refit_receiver_set_notify(struct refit_receiver *receiver, void (*notify)(void *context), void *context);
 
 /* A lead announces itself: *epoch is last + 1, kept in the state file. REFIT_CONFLICT names a live other lead, unless
- * takeover. The same name again gets a new epoch, too (it restarted). */
+ * takeover. The same name again gets a new epoch, too (it restarted). A lead is live while a refit of its runs here, and for
+ * lead_ttl_ms after it announced itself; once its refit has ended, the next one may come. Refits of older epochs are
+ * aborted, unless they are committing. */
 REFIT_MUST_CHECK enum refit_status refit_receiver_lead(struct refit_receiver *receiver, const char *name, bool takeover,
                                                        uint64_t *epoch, struct refit_error *err);
-
-/* The lead of `epoch` is done: the next one need not wait or take over. Of another epoch than the current: nothing happens. */
-void refit_receiver_resign(struct refit_receiver *receiver, uint64_t epoch);
 
 /* A source layout, once; checked against `digest` (of the canonical text). REFIT_MISMATCH when they differ. */
 REFIT_MUST_CHECK enum refit_status refit_receiver_put_source(struct refit_receiver *receiver, const char *digest,

@@ -60,8 +60,6 @@ enum refit_status refit_record_load(struct refit_receiver *receiver, struct refi
     json_t *record = refit_state_get(refit_bank_state(receiver->bank), SECTION);
     if (!record)
         return REFIT_OK;
-    /* The lead of before may be alive and about to go on: it has its time to be heard. */
-    receiver->leads.heard_ns = refit_clock_ns();
     enum refit_status status = load(receiver, record, err);
     json_decref(record);
     return status;

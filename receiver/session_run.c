@@ -366,6 +366,8 @@ static void finish(struct refit_session *session, enum refit_status status, cons
     refit_receiver_lock(receiver);
     receiver->bytes_landed += session->bytes_done;
     receiver->unfinished--;
+    if (session->request.epoch == receiver->leads.epoch)
+        receiver->leads.heard_ns = 0;
     if (status == REFIT_OK) {
         receiver->committed++;
         refit_session_set_phase(session, REFIT_PHASE_COMMITTED);
