@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the files of the bank share. Unless a comment says otherwise, everything here is guarded by the bank's lock. Lists
+ * of readers and clients change on the bank's thread only.
+ */
+#ifndef REFIT_RECEIVER_BANK_INTERNAL_H
+#define REFIT_RECEIVER_BANK_INTERNAL_H
+
+#include <pthread.h>
+
+#include "receiver/bank.h"
+#include "receiver/state.h"
+
+#define REFIT_BANK_RANKS_MAX 1024
+#define REFIT_CLIENT_FDS_MAX (REFIT_SLOTS_MAX + 2)
+
+/* A process with a claim page: attached (sock >= 0), or one that lost its connection and lives on. */
+struct refit_reader {
+    struct refit_reader *next;
+    uint32_t rank;
+    int sock;
+    int pidfd; /* -1: the kernel has none for it; then end of file is taken for its end */
+    pid_t pid;
+    char label[64];
+    struct refit_claim *claim; /* shared with the process: hostile */
+    int claim_fd;
+    struct refit_slot_identity page;
+    uint32_t gate;                      /* where its gate points, by our own account */
+    uint32_t uncounted;                 /* slot whose pins an interrupted flip lost; REFIT_SLOT_NONE */
+    uint64_t prepared[REFIT_SLOTS_MAX]; /* version its hook has prepared in each slot; 0: none */
+    uint64_t asked[REFIT_SLOTS_MAX];    /* version it was told to prepare */
+    uint64_t shown[REFIT_SLOTS_MAX];    /* version its page shows, by our own account */
+    bool refused[REFIT_SLOTS_MAX];
+    char reason[256];                   /* of its last refusal */
+    bool greeted;                       /* `attached` was sent */
+    bool answered, ready;               /* to `swapping` */
+    bool broken;                        /* a send failed: the thread closes the connection */
+};
+
+/* A connection that has not attached yet. The bank's thread only. */
+struct refit_client {
+    struct refit_client *next;
+    int sock;
+    int pidfd;
+    pid_t pid;
+    struct refit_deadline deadline; /* for its first message */
+    bool waiting;                   /* declared; admitted once the bank can */
+    bool gone;
+    struct refit_attach_message attach;
+    int fds[REFIT_CLIENT_FDS_MAX];
+    size_t fd_count;
+};
+
+struct refit_slot {
+    enum refit_slot_state state;
+    bool preparing;           /* filling, and engines are asked to prepare */
+    struct refit_version version;
+    uint64_t serial;          /* of what was staged here: names it in messages */
+    uint64_t retired_order;   /* grows with each retirement */
+    int64_t retired_ns;
+    int64_t since_ms;
+    struct refit_arena **arena; /* per rank; NULL: no memory yet */
+    bool *writable;             /* per rank */
+};
+
+/* What the state file says about a slot. */
+struct refit_slot_record {
+    enum refit_slot_state state;
+    struct refit_version version;
+    uint64_t retired_order;
+    struct refit_slot_identity *memory; /* per rank */
+};
+
+struct refit_bank {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_mutex_t save_lock; /* taken before lock: the last state built is the last one written */
+    struct refit_state *state;
+
+    uint32_t ranks, slots;
+    uint64_t slot_bytes; /* configured; 0: by the layout */
+    enum refit_protection protection;
+    char *socket_path;
+    struct refit_layout *layout;
+
+    struct refit_slot slot[REFIT_SLOTS_MAX];
+    uint32_t active;
+    uint64_t serial, retirements;
+    uint32_t swap_to; /* slot a swap is about to make active; goes to the state file before it does */
+    bool swapping;
+    uint64_t swap_serial; /* names the running swap in messages */
+    bool allocating; /* one thread at a time makes slots */
+    struct refit_reader *readers;
+    uint64_t swaps, rollbacks, readers_died;
+    int64_t last_swap_ns;
+
+    bool adopting;
+    struct refit_deadline adopt_deadline;
+    struct refit_slot_record record[REFIT_SLOTS_MAX];
+    uint32_t record_swap_to;
+    char record_layout[REFIT_SHA256_HEX_MAX];
+    uint32_t leader_gate; /* as the leader's page said when it came back */
+    bool *returned;       /* per rank: its process came back */
+
+    refit_bank_notify notify;
+    void *notify_context;
+    bool dirty; /* a snapshot would differ since the last notify */
+
+    pthread_t thread;
+    bool thread_runs;
+    atomic_bool stop;
+    int listener, wake;
+    struct refit_client *clients; /* the thread's own */
+};
+
+/* --- bank.c */
+void refit_bank_lock(struct refit_bank *bank);
+void refit_bank_unlock(struct refit_bank *bank); /* and notifies when something changed */
+void refit_bank_changed(struct refit_bank *bank); /* wakes waiters, marks the snapshot as changed */
+/* Waits for a change, or a short while. REFIT_TIMEOUT, REFIT_ABORTED by `cancel`: without text. */
+enum refit_status refit_bank_pause(struct refit_bank *bank, struct refit_deadline deadline, const atomic_bool *cancel,
+                                   int slice_ms);
+void refit_bank_wake(struct refit_bank *bank); /* the thread looks again */
+uint64_t refit_bank_rank_bytes(const struct refit_bank *bank, uint32_t rank);
+bool refit_bank_sized(const struct refit_bank *bank);
+bool refit_bank_has_memory(const struct refit_bank *bank);
+/* Makes what is missing. `slot`: one slot, also what can't be written is replaced; REFIT_SLOT_NONE: all. Called without the
+ * lock, with `allocating` set by the caller. */
+enum refit_status refit_bank_make_memory(struct refit_bank *bank, uint32_t slot, struct refit_error *err);
+void refit_bank_set_state(struct refit_bank *bank, uint32_t slot, enum refit_slot_state state);
+
+/* --- bank_reader.c */
+enum refit_status refit_reader_create(uint32_t rank, uint32_t slots, struct refit_reader **out,
+                                      struct refit_error *err);
+/* Over a page that a process hands back. Checks the descriptor, then the page; takes a copy of the descriptor. */
+enum refit_status refit_reader_take_back(uint32_t rank, uint32_t slots, int claim_fd, struct refit_reader **out,
+                                         struct refit_error *err);
+void refit_reader_destroy(struct refit_reader *reader);
+bool refit_reader_idle(const struct refit_reader *reader, uint32_t slot);
+bool refit_reader_attached(const struct refit_reader *reader);
+void refit_reader_flip(struct refit_reader *reader, uint32_t to);
+void refit_reader_show(struct refit_reader *reader, uint32_t slot, const struct refit_version *version);
+void refit_reader_send(struct refit_reader *reader, const struct refit_attach_message *message, const int *fds,
+                       size_t fd_count);
+/* `attached`, with the descriptors that hold from now on. */
+enum refit_status refit_reader_greet(struct refit_bank *bank, struct refit_reader *reader, struct refit_error *err);
+/* Moves every reader as far as it may go: asks for hooks, shows, flips; the leader last. */
+void refit_bank_sync(struct refit_bank *bank);
+/* Forget what a slot held, on every page. */
+void refit_bank_forget(struct refit_bank *bank, uint32_t slot);
+void refit_bank_serial_text(uint64_t serial, char out[static REFIT_REFIT_ID_MAX]);
+void refit_bank_send_swapped(struct refit_bank *bank, struct refit_reader *reader, const char *kv);
+
+/* --- bank_attach.c: the thread only */
+void refit_bank_client_message(struct refit_bank *bank, struct refit_client *client);
+void refit_bank_admit(struct refit_bank *bank); /* whoever waits and can be admitted */
+struct refit_reader *refit_bank_attached(struct refit_bank *bank, uint32_t rank);
+/* The reader without a connection whose page this client hands back. */
+struct refit_reader *refit_bank_reader_of_page(struct refit_bank *bank, const struct refit_client *client);
+
+/* --- bank_adopt.c */
+void refit_bank_adopt_begin(struct refit_bank *bank, int64_t adopt_ms);
+void refit_bank_adopt_client(struct refit_bank *bank, struct refit_client *client);
+void refit_bank_adopt_step(struct refit_bank *bank); /* ends the adoption when it is time to */
+void refit_bank_record_release(struct refit_bank *bank);
+
+/* --- bank_state.c */
+void refit_bank_save(struct refit_bank *bank); /* without the lock; a failure is logged, refit goes on */
+bool refit_bank_load(struct refit_bank *bank); /* false: nothing there that fits this configuration */
+
+/* --- bank_thread.c */
+enum refit_status refit_bank_listen(const char *path, mode_t mode, int *out, struct refit_error *err);
+void *refit_bank_thread(void *bank);
+/* The connection becomes a reader's: sock and pidfd move over, the rest of the client is done with. */
+void refit_client_becomes(struct refit_bank *bank, struct refit_client *client, struct refit_reader *reader);
+void refit_client_refuse(struct refit_client *client, const struct refit_error *error);
+
+#endif

@@ -1,0 +1,541 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The life of a slot: begin, stage, commit, rollback, discard. Docs: docs/receiver.md, "Slots and pins" and "Swap".
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/io.h"
+#include "base/log.h"
+#include "receiver/bank_internal.h"
+
+#define WAIT_MS 20   /* for messages: the condition is signalled, this only bounds how late `cancel` is seen */
+#define READERS_MS 1 /* for pins: they end in shared memory, without a signal, so that a release costs nothing */
+
+/* A wait that ended without a text of its own. */
+static enum refit_status wait_failed(enum refit_status status, const char *what, struct refit_error *err)
+{
+    return status == REFIT_ABORTED ? refit_fail(err, status, "%s: cancelled", what)
+                                   : refit_fail(err, status, "%s: deadline passed", what);
+}
+
+/* --- begin: reclaim ---------------------------------------------------------------------------------------- */
+
+typedef bool (*reader_rank)(uint32_t rank);
+
+static bool is_leader(uint32_t rank)
+{
+    return rank == 0;
+}
+
+static bool is_follower(uint32_t rank)
+{
+    return rank != 0;
+}
+
+static const struct refit_reader *busy_reader(const struct refit_bank *bank, uint32_t slot, reader_rank of)
+{
+    for (const struct refit_reader *r = bank->readers; r; r = r->next) {
+        if (of(r->rank) && !refit_reader_idle(r, slot))
+            return r;
+    }
+    return NULL;
+}
+
+static void hide(struct refit_bank *bank, uint32_t slot, reader_rank of)
+{
+    for (struct refit_reader *r = bank->readers; r; r = r->next) {
+        if (of(r->rank))
+            refit_claim_hide(r->claim, slot);
+    }
+}
+
+static void unhide(struct refit_bank *bank, uint32_t slot)
+{
+    for (struct refit_reader *r = bank->readers; r; r = r->next)
+        refit_claim_unhide(r->claim, slot, r->shown[slot]);
+}
+
+/* The order matters. A pin that the leader still holds may name the version to followers, so the leader is idle
+ * and hidden before followers are hidden; only what is idle after it was hidden stays idle. */
+static const struct refit_reader *reclaim(struct refit_bank *bank, uint32_t slot)
+{
+    const struct refit_reader *busy = busy_reader(bank, slot, is_leader);
+    if (!busy)
+        busy = busy_reader(bank, slot, is_follower); /* only saves a vain hiding */
+    if (busy)
+        return busy;
+    hide(bank, slot, is_leader);
+    busy = busy_reader(bank, slot, is_leader);
+    if (!busy) {
+        hide(bank, slot, is_follower);
+        busy = busy_reader(bank, slot, is_follower);
+    }
+    if (busy) {
+        unhide(bank, slot);
+        return busy;
+    }
+    for (struct refit_reader *r = bank->readers; r; r = r->next)
+        r->shown[slot] = 0;
+    return NULL;
+}
+
+static bool is_idle(const struct refit_bank *bank, uint32_t slot)
+{
+    return !busy_reader(bank, slot, is_leader) && !busy_reader(bank, slot, is_follower);
+}
+
+/* A free slot that nobody reads, else any free one, else the one retained longest. */
+static uint32_t choose(const struct refit_bank *bank)
+{
+    uint32_t unused = REFIT_SLOT_NONE, oldest = REFIT_SLOT_NONE;
+    for (uint32_t i = 0; i < bank->slots; i++) {
+        const struct refit_slot *s = &bank->slot[i];
+        if (s->state == REFIT_SLOT_FREE && (unused == REFIT_SLOT_NONE || is_idle(bank, i)))
+            unused = i;
+        if (s->state == REFIT_SLOT_RETAINED &&
+            (oldest == REFIT_SLOT_NONE || s->retired_order < bank->slot[oldest].retired_order))
+            oldest = i;
+    }
+    return unused != REFIT_SLOT_NONE ? unused : oldest;
+}
+
+static void describe(const struct refit_bank *bank, uint32_t slot, const struct refit_reader *reader,
+                     struct refit_bank_waiting *out)
+{
+    const struct refit_slot *s = &bank->slot[slot];
+    *out = (struct refit_bank_waiting){.rank = reader->rank, .version = s->version.version};
+    memcpy(out->label, reader->label, sizeof out->label);
+    out->pins = reader->gate == slot ? 0 : refit_claim_pins(reader->claim, slot);
+    out->age_ms = s->retired_ns ? (refit_clock_ns() - s->retired_ns) / 1000000 : 0;
+}
+
+static enum refit_status pinned(enum refit_status status, const struct refit_bank_waiting *who,
+                                struct refit_error *err)
+{
+    if (status == REFIT_ABORTED || !who->label[0])
+        return wait_failed(status, "waiting for a free slot", err);
+    return refit_fail(err, status,
+                      "slot-pinned: rank %u (%s) holds %" PRIu64 " pins on version %" PRIu64
+                      ", which was replaced %lld ms ago; release them or use more slots",
+                      who->rank, who->label, who->pins, who->version, (long long)who->age_ms);
+}
+
+static bool can_begin(const struct refit_bank *bank)
+{
+    return !bank->adopting && !bank->allocating && !bank->swapping && refit_bank_sized(bank);
+}
+
+static void tell(struct refit_bank *bank, void (*on_wait)(void *context, const struct refit_bank_waiting *who),
+                 void *context, const struct refit_bank_waiting *who)
+{
+    if (!on_wait)
+        return;
+    refit_bank_unlock(bank);
+    on_wait(context, who);
+    refit_bank_lock(bank);
+}
+
+/* Under the lock: a slot that is hidden and idle everywhere, marked as filling. */
+static enum refit_status take_slot(struct refit_bank *bank, struct refit_deadline deadline, const atomic_bool *cancel,
+                                   void (*on_wait)(void *context, const struct refit_bank_waiting *who),
+                                   void *context, uint32_t *slot, struct refit_error *err)
+{
+    struct refit_bank_waiting who = {0};
+    enum refit_status status = REFIT_OK;
+    while (status == REFIT_OK) {
+        *slot = can_begin(bank) ? choose(bank) : REFIT_SLOT_NONE;
+        if (*slot != REFIT_SLOT_NONE) {
+            const struct refit_reader *busy = reclaim(bank, *slot);
+            if (!busy)
+                return REFIT_OK;
+            describe(bank, *slot, busy, &who);
+            tell(bank, on_wait, context, &who);
+        } else if (can_begin(bank)) {
+            return refit_fail(err, REFIT_CONFLICT, "no slot can be filled: all are active, filling or staged");
+        }
+        status = refit_bank_pause(bank, deadline, cancel, READERS_MS);
+    }
+    if (!refit_bank_sized(bank))
+        return refit_fail(err, REFIT_BUSY, "no layout yet: no engine has attached");
+    return pinned(status, &who, err);
+}
+
+/* Engines map the new memory before they hear of anything in it: one socket, in order. */
+static enum refit_status send_replaced(struct refit_bank *bank, uint32_t slot, struct refit_error *err)
+{
+    for (struct refit_reader *r = bank->readers; r; r = r->next) {
+        struct refit_attach_message m = {.type = REFIT_ATTACH_SLOT, .slot = slot};
+        int fd = -1;
+        if (!refit_reader_attached(r))
+            continue;
+        enum refit_status status = refit_slot_export(bank->slot[slot].arena[r->rank], &fd, err);
+        if (status != REFIT_OK)
+            return status;
+        refit_reader_send(r, &m, &fd, 1);
+        refit_io_close(&fd);
+    }
+    return REFIT_OK;
+}
+
+static bool needs_memory(const struct refit_bank *bank, uint32_t slot)
+{
+    for (uint32_t rank = 0; rank < bank->ranks; rank++) {
+        if (!bank->slot[slot].arena[rank] || !bank->slot[slot].writable[rank])
+            return true;
+    }
+    return false;
+}
+
+static enum refit_status replace_memory(struct refit_bank *bank, uint32_t slot, struct refit_error *err)
+{
+    enum refit_status status = refit_bank_make_memory(bank, slot, err);
+    refit_bank_lock(bank);
+    bank->allocating = false;
+    if (status == REFIT_OK)
+        status = send_replaced(bank, slot, err);
+    if (status != REFIT_OK)
+        refit_bank_set_state(bank, slot, REFIT_SLOT_FREE);
+    refit_bank_changed(bank);
+    refit_bank_unlock(bank);
+    refit_bank_wake(bank);
+    return status;
+}
+
+enum refit_status refit_bank_begin(struct refit_bank *bank, struct refit_deadline deadline, const atomic_bool *cancel,
+                                   void (*on_wait)(void *context, const struct refit_bank_waiting *who),
+                                   void *context, uint32_t *slot, struct refit_error *err)
+{
+    bool replace = false;
+    refit_bank_lock(bank);
+    enum refit_status status = take_slot(bank, deadline, cancel, on_wait, context, slot, err);
+    if (status == REFIT_OK) {
+        refit_bank_forget(bank, *slot);
+        refit_bank_set_state(bank, *slot, REFIT_SLOT_FILLING);
+        replace = needs_memory(bank, *slot);
+        bank->allocating = replace;
+    }
+    refit_bank_unlock(bank);
+    if (replace)
+        status = replace_memory(bank, *slot, err);
+    if (status == REFIT_OK)
+        refit_bank_save(bank); /* before the first byte lands: a restart must not take it for what it was */
+    return status;
+}
+
+void refit_bank_discard(struct refit_bank *bank, uint32_t slot)
+{
+    refit_bank_lock(bank);
+    enum refit_slot_state state = bank->slot[slot].state;
+    bool mine = state == REFIT_SLOT_FILLING || state == REFIT_SLOT_STAGED;
+    if (mine) {
+        refit_bank_forget(bank, slot);
+        refit_bank_set_state(bank, slot, REFIT_SLOT_FREE);
+    }
+    refit_bank_unlock(bank);
+    if (mine)
+        refit_bank_save(bank);
+}
+
+/* --- stage ------------------------------------------------------------------------------------------------- */
+
+/* REFIT_BUSY: an attached rank has not answered; *who is it. Refusals are final. */
+static enum refit_status prepared_by_all(const struct refit_bank *bank, uint32_t slot, uint32_t *who,
+                                         struct refit_error *err)
+{
+    enum refit_status status = REFIT_OK;
+    for (const struct refit_reader *r = bank->readers; r; r = r->next) {
+        if (!refit_reader_attached(r) || r->prepared[slot] == bank->slot[slot].version.version)
+            continue;
+        if (r->refused[slot])
+            return refit_fail(err, REFIT_CONFLICT, "rank %u (%s) refused version %" PRIu64 ": %s", r->rank, r->label,
+                              bank->slot[slot].version.version, r->reason);
+        *who = r->rank;
+        status = REFIT_BUSY;
+    }
+    return status;
+}
+
+static enum refit_status await_prepared(struct refit_bank *bank, uint32_t slot, struct refit_deadline deadline,
+                                        const atomic_bool *cancel, struct refit_error *err)
+{
+    for (;;) {
+        uint32_t who = 0;
+        enum refit_status status = prepared_by_all(bank, slot, &who, err);
+        if (status != REFIT_BUSY)
+            return status;
+        status = refit_bank_pause(bank, deadline, cancel, WAIT_MS);
+        if (status == REFIT_TIMEOUT)
+            return refit_fail(err, status, "prepare: rank %u did not answer before the deadline", who);
+        if (status != REFIT_OK)
+            return wait_failed(status, "prepare", err);
+    }
+}
+
+static enum refit_status check_state(const struct refit_bank *bank, uint32_t slot, enum refit_slot_state state,
+                                     struct refit_error *err)
+{
+    if (slot >= bank->slots)
+        return refit_fail(err, REFIT_INVALID, "slot %u of %u", slot, bank->slots);
+    if (bank->slot[slot].state != state)
+        return refit_fail(err, REFIT_CONFLICT, "slot %u is %s, expected %s", slot,
+                          refit_slot_state_name(bank->slot[slot].state), refit_slot_state_name(state));
+    return REFIT_OK;
+}
+
+/* acquire(v) finds one slot; a second one of the same number would be a coin toss. */
+static enum refit_status check_version(const struct refit_bank *bank, const struct refit_version *version,
+                                       struct refit_error *err)
+{
+    if (version->version == 0)
+        return refit_fail(err, REFIT_INVALID, "version 0: versions are 1 or more");
+    for (uint32_t i = 0; i < bank->slots; i++) {
+        if (bank->slot[i].version.version == version->version)
+            return refit_fail(err, REFIT_CONFLICT, "version %" PRIu64 " is in slot %u already (%s)", version->version,
+                              i, refit_slot_state_name(bank->slot[i].state));
+    }
+    return REFIT_OK;
+}
+
+static enum refit_status stage_locked(struct refit_bank *bank, uint32_t slot, const struct refit_version *version,
+                                      struct refit_deadline deadline, const atomic_bool *cancel,
+                                      struct refit_error *err)
+{
+    enum refit_status status = check_state(bank, slot, REFIT_SLOT_FILLING, err);
+    if (status == REFIT_OK)
+        status = check_version(bank, version, err);
+    if (status != REFIT_OK)
+        return status;
+    struct refit_slot *s = &bank->slot[slot];
+    s->version = *version;
+    s->serial = ++bank->serial;
+    s->preparing = true;
+    refit_bank_sync(bank);
+    status = await_prepared(bank, slot, deadline, cancel, err);
+    if (status == REFIT_OK) {
+        refit_bank_set_state(bank, slot, REFIT_SLOT_STAGED);
+        return REFIT_OK;
+    }
+    refit_bank_forget(bank, slot);
+    refit_bank_set_state(bank, slot, REFIT_SLOT_FILLING);
+    return status;
+}
+
+enum refit_status refit_bank_stage(struct refit_bank *bank, uint32_t slot, const char *refit_id,
+                                   const struct refit_version *version, struct refit_deadline deadline,
+                                   const atomic_bool *cancel, struct refit_error *err)
+{
+    refit_bank_lock(bank);
+    enum refit_status status = stage_locked(bank, slot, version, deadline, cancel, err);
+    refit_bank_unlock(bank);
+    refit_bank_wake(bank);
+    if (status == REFIT_OK)
+        refit_bank_save(bank);
+    else
+        refit_log(REFIT_LOG_INFO, "not staged refit=%s version=%" PRIu64 " reason=\"%s\"", refit_id, version->version,
+                  err ? err->text : refit_status_name(status));
+    return status;
+}
+
+/* --- swap -------------------------------------------------------------------------------------------------- */
+
+static void ask_swapping(struct refit_bank *bank, uint32_t slot, const char *kv)
+{
+    struct refit_attach_message m = {.type = REFIT_ATTACH_SWAPPING, .version = bank->slot[slot].version};
+    bank->swap_serial = ++bank->serial;
+    refit_bank_serial_text(bank->swap_serial, m.refit);
+    snprintf(m.kv, sizeof m.kv, "%s", kv);
+    for (struct refit_reader *r = bank->readers; r; r = r->next) {
+        r->answered = r->ready = false;
+        if (refit_reader_attached(r))
+            refit_reader_send(r, &m, NULL, 0);
+    }
+}
+
+static enum refit_status ready_of_all(const struct refit_bank *bank, uint32_t *who, struct refit_error *err)
+{
+    enum refit_status status = REFIT_OK;
+    for (const struct refit_reader *r = bank->readers; r; r = r->next) {
+        if (!refit_reader_attached(r) || (r->answered && r->ready))
+            continue;
+        if (r->answered)
+            return refit_fail(err, REFIT_CONFLICT, "rank %u (%s) refused the swap: %s", r->rank, r->label, r->reason);
+        *who = r->rank;
+        status = REFIT_BUSY;
+    }
+    return status;
+}
+
+static enum refit_status await_ready(struct refit_bank *bank, struct refit_deadline deadline, struct refit_error *err)
+{
+    for (;;) {
+        uint32_t who = 0;
+        enum refit_status status = ready_of_all(bank, &who, err);
+        if (status != REFIT_BUSY)
+            return status;
+        status = refit_bank_pause(bank, deadline, NULL, WAIT_MS);
+        if (status == REFIT_TIMEOUT)
+            return refit_fail(err, status, "swap: rank %u did not answer before the deadline", who);
+    }
+}
+
+static void tell_swapped(struct refit_bank *bank, const char *kv)
+{
+    for (struct refit_reader *r = bank->readers; r; r = r->next) {
+        if (refit_reader_attached(r))
+            refit_bank_send_swapped(bank, r, kv);
+    }
+}
+
+static bool can_flip(const struct refit_bank *bank, const struct refit_reader *reader, uint32_t slot)
+{
+    return reader->prepared[slot] == bank->slot[slot].version.version;
+}
+
+/* Visible on every rank, then followers, then the leader: its flip is the commit. */
+static void publish(struct refit_bank *bank, uint32_t to)
+{
+    int64_t begin = refit_clock_ns();
+    for (struct refit_reader *r = bank->readers; r; r = r->next) {
+        if (can_flip(bank, r, to))
+            refit_reader_show(r, to, &bank->slot[to].version);
+    }
+    for (struct refit_reader *r = bank->readers; r; r = r->next) {
+        if (r->rank != 0 && can_flip(bank, r, to))
+            refit_reader_flip(r, to);
+    }
+    for (struct refit_reader *r = bank->readers; r; r = r->next) {
+        if (r->rank == 0 && can_flip(bank, r, to))
+            refit_reader_flip(r, to);
+    }
+    bank->last_swap_ns = refit_clock_ns() - begin;
+    if (bank->active != REFIT_SLOT_NONE)
+        refit_bank_set_state(bank, bank->active, REFIT_SLOT_RETAINED);
+    refit_bank_set_state(bank, to, REFIT_SLOT_ACTIVE);
+    bank->active = to;
+}
+
+/* With `swapping` held: hooks, the announcement in the state file, the flips. */
+static enum refit_status swap(struct refit_bank *bank, uint32_t to, const char *kv, struct refit_deadline deadline,
+                              struct refit_error *err)
+{
+    const enum refit_slot_state from = bank->slot[to].state;
+    enum refit_status status = await_prepared(bank, to, deadline, NULL, err);
+    if (status != REFIT_OK)
+        return status;
+    ask_swapping(bank, to, kv);
+    status = await_ready(bank, deadline, err);
+    if (status == REFIT_OK) {
+        bank->swap_to = to;
+        refit_bank_unlock(bank);
+        refit_bank_save(bank);
+        refit_bank_lock(bank);
+        status = check_state(bank, to, from, err); /* discarded meanwhile? */
+        if (status == REFIT_OK)
+            publish(bank, to);
+        bank->swap_to = REFIT_SLOT_NONE;
+    }
+    tell_swapped(bank, kv); /* after a refusal too: whoever paused in its hook goes on with what is served */
+    return status;
+}
+
+static enum refit_status enter_swap(struct refit_bank *bank, struct refit_deadline deadline, struct refit_error *err)
+{
+    while (bank->swapping || bank->adopting) {
+        enum refit_status status = refit_bank_pause(bank, deadline, NULL, WAIT_MS);
+        if (status != REFIT_OK)
+            return wait_failed(status, bank->adopting ? "waiting for engines to come back" : "waiting for another swap",
+                               err);
+    }
+    bank->swapping = true;
+    return REFIT_OK;
+}
+
+static void leave_swap(struct refit_bank *bank)
+{
+    bank->swapping = false;
+    refit_bank_sync(bank);
+    refit_bank_changed(bank);
+}
+
+static void finish(struct refit_bank *bank, enum refit_status status, bool entered)
+{
+    if (entered)
+        leave_swap(bank);
+    refit_bank_unlock(bank);
+    refit_bank_wake(bank);
+    if (status == REFIT_OK)
+        refit_bank_save(bank);
+}
+
+enum refit_status refit_bank_commit(struct refit_bank *bank, uint32_t slot, const char *refit_id, const char *kv,
+                                    struct refit_deadline deadline, struct refit_error *err)
+{
+    refit_bank_lock(bank);
+    enum refit_status status = enter_swap(bank, deadline, err);
+    bool entered = status == REFIT_OK;
+    if (status == REFIT_OK)
+        status = check_state(bank, slot, REFIT_SLOT_STAGED, err);
+    if (status == REFIT_OK)
+        status = swap(bank, slot, kv, deadline, err);
+    if (status == REFIT_OK) {
+        bank->swaps++;
+        refit_log(REFIT_LOG_INFO, "committed refit=%s version=%" PRIu64 " slot=%u swap_ns=%lld", refit_id,
+                  bank->slot[slot].version.version, slot, (long long)bank->last_swap_ns);
+    }
+    finish(bank, status, entered);
+    return status;
+}
+
+/* --- rollback ---------------------------------------------------------------------------------------------- */
+
+static enum refit_status not_retained(const struct refit_bank *bank, uint64_t version, struct refit_error *err)
+{
+    char list[256] = "none";
+    size_t len = 0;
+    for (uint32_t i = 0; i < bank->slots && len < sizeof list - 24; i++) {
+        if (bank->slot[i].state == REFIT_SLOT_RETAINED)
+            len += (size_t)snprintf(list + len, sizeof list - len, "%s%" PRIu64, len ? ", " : "",
+                                    bank->slot[i].version.version);
+    }
+    if (version == 0)
+        return refit_fail(err, REFIT_NOT_FOUND, "rollback: no earlier version is retained");
+    return refit_fail(err, REFIT_NOT_FOUND, "rollback: version %" PRIu64 " is not retained (retained: %s)", version,
+                      list);
+}
+
+static enum refit_status find_retained(const struct refit_bank *bank, uint64_t version, uint32_t *slot,
+                                       struct refit_error *err)
+{
+    *slot = REFIT_SLOT_NONE;
+    for (uint32_t i = 0; i < bank->slots; i++) {
+        const struct refit_slot *s = &bank->slot[i];
+        if (s->state != REFIT_SLOT_RETAINED || (version != 0 && s->version.version != version))
+            continue;
+        if (*slot == REFIT_SLOT_NONE || s->retired_order > bank->slot[*slot].retired_order)
+            *slot = i;
+    }
+    return *slot == REFIT_SLOT_NONE ? not_retained(bank, version, err) : REFIT_OK;
+}
+
+enum refit_status refit_bank_rollback(struct refit_bank *bank, uint64_t version, const char *kv,
+                                      struct refit_deadline deadline, struct refit_version *now,
+                                      struct refit_error *err)
+{
+    uint32_t slot = REFIT_SLOT_NONE;
+    refit_bank_lock(bank);
+    enum refit_status status = enter_swap(bank, deadline, err);
+    bool entered = status == REFIT_OK;
+    if (status == REFIT_OK)
+        status = find_retained(bank, version, &slot, err);
+    if (status == REFIT_OK)
+        status = swap(bank, slot, kv, deadline, err);
+    if (status == REFIT_OK) {
+        bank->rollbacks++;
+        *now = bank->slot[slot].version;
+        refit_log(REFIT_LOG_INFO, "rolled back version=%" PRIu64 " slot=%u", now->version, slot);
+    }
+    finish(bank, status, entered);
+    return status;
+}
