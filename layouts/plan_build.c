@@ -15,12 +15,12 @@ struct build {
     struct refit_plan_side destination;
     struct refit_plan_shape *shapes;
     size_t shape_count, shape_capacity;
-    struct refit_table shape_table;
+    struct refit_plan_table shape_table;
     uint64_t *load; /* bytes per source rank so far */
     uint8_t *used;  /* per source tensor */
     struct refit_edge *edges;
     size_t edge_count, edge_capacity;
-    struct refit_table edge_table;
+    struct refit_plan_table edge_table;
     struct refit_plan_op *ops;
     uint32_t *op_edges;
     size_t op_count, op_capacity, op_edge_capacity;
@@ -133,7 +133,7 @@ static enum refit_status add_shape(struct build *b, const struct refit_plan_shap
         return hole.found ? report_hole(b, name, &hole) : no_memory(b);
     }
     *out = shape;
-    if (!refit_table_add(&b->shape_table, shape_hash(facts), (uint32_t)b->shape_count++)) {
+    if (!refit_plan_table_add(&b->shape_table, shape_hash(facts), (uint32_t)b->shape_count++)) {
         return no_memory(b);
     }
     return REFIT_OK;
@@ -142,8 +142,8 @@ static enum refit_status add_shape(struct build *b, const struct refit_plan_shap
 static enum refit_status find_shape(struct build *b, const struct refit_plan_shape *facts, const char *name,
                                     struct refit_plan_shape **out)
 {
-    struct refit_probe probe = refit_table_begin(shape_hash(facts));
-    for (uint32_t number; (number = refit_table_next(&b->shape_table, &probe)) != REFIT_PLAN_NONE;) {
+    struct refit_probe probe = refit_plan_table_begin(shape_hash(facts));
+    for (uint32_t number; (number = refit_plan_table_next(&b->shape_table, &probe)) != REFIT_PLAN_NONE;) {
         if (same_shape(&b->shapes[number], facts)) {
             *out = &b->shapes[number];
             return REFIT_OK;
@@ -163,14 +163,14 @@ static uint64_t edge_hash(uint32_t source_rank, uint32_t destination_rank)
 static uint32_t find_edge(struct build *b, uint32_t source_rank, uint32_t destination_rank)
 {
     const uint64_t hash = edge_hash(source_rank, destination_rank);
-    struct refit_probe probe = refit_table_begin(hash);
-    for (uint32_t number; (number = refit_table_next(&b->edge_table, &probe)) != REFIT_PLAN_NONE;) {
+    struct refit_probe probe = refit_plan_table_begin(hash);
+    for (uint32_t number; (number = refit_plan_table_next(&b->edge_table, &probe)) != REFIT_PLAN_NONE;) {
         if (b->edges[number].source_rank == source_rank && b->edges[number].destination_rank == destination_rank) {
             return number;
         }
     }
     if (!refit_array_reserve(&b->edges, &b->edge_capacity, b->edge_count + 1, sizeof(*b->edges))
-        || !refit_table_add(&b->edge_table, hash, (uint32_t)b->edge_count)) {
+        || !refit_plan_table_add(&b->edge_table, hash, (uint32_t)b->edge_count)) {
         return REFIT_PLAN_NONE;
     }
     b->edges[b->edge_count] = (struct refit_edge){
@@ -514,11 +514,11 @@ static void build_release(struct build *b)
         refit_plan_shape_release(&b->shapes[i]);
     }
     free(b->shapes);
-    refit_table_release(&b->shape_table);
+    refit_plan_table_release(&b->shape_table);
     free(b->load);
     free(b->used);
     free(b->edges);
-    refit_table_release(&b->edge_table);
+    refit_plan_table_release(&b->edge_table);
     free(b->ops);
     free(b->op_edges);
     refit_forms_release(&b->forms);

@@ -25,7 +25,7 @@ struct family_class {
 struct refit_plan_families {
     struct family_class *classes;
     size_t count, capacity;
-    struct refit_table table;
+    struct refit_plan_table table;
     uint32_t group; /* of the tensor looked at last */
 };
 
@@ -41,7 +41,7 @@ void refit_plan_families_destroy(struct refit_plan_families *families)
         }
     }
     free(families->classes);
-    refit_table_release(&families->table);
+    refit_plan_table_release(&families->table);
     free(families);
 }
 
@@ -131,8 +131,8 @@ static uint64_t class_hash(uint32_t group, uint64_t key)
 
 static struct family_class *class_find(struct refit_plan_families *families, uint32_t group, uint64_t key)
 {
-    struct refit_probe probe = refit_table_begin(class_hash(group, key));
-    for (uint32_t number; (number = refit_table_next(&families->table, &probe)) != REFIT_PLAN_NONE;) {
+    struct refit_probe probe = refit_plan_table_begin(class_hash(group, key));
+    for (uint32_t number; (number = refit_plan_table_next(&families->table, &probe)) != REFIT_PLAN_NONE;) {
         struct family_class *class = &families->classes[number];
         if (class->group == group && class->key == key) {
             return class;
@@ -148,7 +148,7 @@ static bool class_add(struct refit_plan_side *side, const struct family_class *f
     uint64_t *offsets = NULL;
     if (!refit_array_reserve(&families->classes, &families->capacity, families->count + 1,
                              sizeof(*families->classes))
-        || !refit_table_add(&families->table, class_hash(facts->group, facts->key), (uint32_t)families->count)) {
+        || !refit_plan_table_add(&families->table, class_hash(facts->group, facts->key), (uint32_t)families->count)) {
         return false;
     }
     if (side->offsets_wanted) {

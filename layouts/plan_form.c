@@ -82,15 +82,15 @@ uint32_t refit_forms_add(struct refit_forms *forms, const struct refit_box *box,
     uint64_t words[REFIT_FORM_WORDS_MAX];
     const size_t len = compile(words, box, shape, unit_bytes, stride, counted);
     const uint64_t hash = hash_words(words, len);
-    struct refit_probe probe = refit_table_begin(hash);
-    for (uint32_t at; (at = refit_table_next(&forms->table, &probe)) != REFIT_PLAN_NONE;) {
+    struct refit_probe probe = refit_plan_table_begin(hash);
+    for (uint32_t at; (at = refit_plan_table_next(&forms->table, &probe)) != REFIT_PLAN_NONE;) {
         if (words_of(forms->words + at) == len && memcmp(forms->words + at, words, len * sizeof(*words)) == 0) {
             return at;
         }
     }
     const size_t at = forms->len;
     if (at + len >= REFIT_PLAN_NONE || !refit_array_reserve(&forms->words, &forms->capacity, at + len, sizeof(*words))
-        || !refit_table_add(&forms->table, hash, (uint32_t)at)) {
+        || !refit_plan_table_add(&forms->table, hash, (uint32_t)at)) {
         return REFIT_PLAN_NONE;
     }
     memcpy(forms->words + at, words, len * sizeof(*words));
@@ -101,5 +101,5 @@ uint32_t refit_forms_add(struct refit_forms *forms, const struct refit_box *box,
 void refit_forms_release(struct refit_forms *forms)
 {
     free(forms->words);
-    refit_table_release(&forms->table);
+    refit_plan_table_release(&forms->table);
 }

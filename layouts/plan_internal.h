@@ -77,7 +77,7 @@ struct refit_form refit_form_at(const uint64_t *words);
 struct refit_forms {
     uint64_t *words;
     size_t len, capacity;
-    struct refit_table table; /* by position in `words` */
+    struct refit_plan_table table; /* by position in `words` */
 };
 
 /* The form of `box` of a tensor of `shape` units in memory of these strides; REFIT_PLAN_NONE when out of memory. */
@@ -104,7 +104,7 @@ struct refit_plan_side {
     bool offsets_wanted;
     struct refit_plan_geometry *geometries;
     size_t geometry_count, geometry_capacity;
-    struct refit_table table;
+    struct refit_plan_table table;
     struct refit_plan_families *families; /* plan_family.c */
     /* The tensor looked at last: */
     struct refit_plan_region *regions;

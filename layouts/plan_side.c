@@ -15,7 +15,7 @@ void refit_plan_side_release(struct refit_plan_side *side)
         free(side->geometries[i].regions);
     }
     free(side->geometries);
-    refit_table_release(&side->table);
+    refit_plan_table_release(&side->table);
     free(side->regions);
     free(side->offsets);
     refit_plan_families_destroy(side->families);
@@ -70,7 +70,7 @@ static uint32_t add_geometry(struct refit_plan_side *side, uint64_t hash)
     if (!regions
         || !refit_array_reserve(&side->geometries, &side->geometry_capacity, side->geometry_count + 1,
                                 sizeof(*side->geometries))
-        || !refit_table_add(&side->table, hash, (uint32_t)side->geometry_count)) {
+        || !refit_plan_table_add(&side->table, hash, (uint32_t)side->geometry_count)) {
         free(regions);
         return REFIT_PLAN_NONE;
     }
@@ -90,8 +90,8 @@ uint32_t refit_plan_side_enumerate(struct refit_plan_side *side, uint32_t tensor
         return REFIT_PLAN_NONE;
     }
     const uint64_t hash = hash_regions(side->regions, side->count);
-    struct refit_probe probe = refit_table_begin(hash);
-    for (uint32_t number; (number = refit_table_next(&side->table, &probe)) != REFIT_PLAN_NONE;) {
+    struct refit_probe probe = refit_plan_table_begin(hash);
+    for (uint32_t number; (number = refit_plan_table_next(&side->table, &probe)) != REFIT_PLAN_NONE;) {
         const struct refit_plan_geometry *known = &side->geometries[number];
         if (known->count == side->count && same_regions(known->regions, side->regions, side->count)) {
             return number;

@@ -3,7 +3,7 @@
 
 #include "layouts/plan_table.h"
 
-static void insert(struct refit_table *table, struct refit_table_slot slot)
+static void insert(struct refit_plan_table *table, struct refit_plan_table_slot slot)
 {
     size_t at = slot.hash & (table->size - 1);
     while (table->slots[at].number) {
@@ -12,9 +12,9 @@ static void insert(struct refit_table *table, struct refit_table_slot slot)
     table->slots[at] = slot;
 }
 
-static bool grow(struct refit_table *table)
+static bool grow(struct refit_plan_table *table)
 {
-    struct refit_table grown = {.size = table->size ? 2 * table->size : 64, .count = table->count};
+    struct refit_plan_table grown = {.size = table->size ? 2 * table->size : 64, .count = table->count};
     grown.slots = calloc(grown.size, sizeof(*grown.slots));
     if (!grown.slots) {
         return false;
@@ -29,17 +29,17 @@ static bool grow(struct refit_table *table)
     return true;
 }
 
-bool refit_table_add(struct refit_table *table, uint64_t hash, uint32_t number)
+bool refit_plan_table_add(struct refit_plan_table *table, uint64_t hash, uint32_t number)
 {
     if (2 * (table->count + 1) > table->size && !grow(table)) {
         return false;
     }
-    insert(table, (struct refit_table_slot){.hash = refit_table_begin(hash).hash, .number = number + 1});
+    insert(table, (struct refit_plan_table_slot){.hash = refit_plan_table_begin(hash).hash, .number = number + 1});
     table->count++;
     return true;
 }
 
-void refit_table_release(struct refit_table *table)
+void refit_plan_table_release(struct refit_plan_table *table)
 {
     free(table->slots);
 }
