@@ -14,6 +14,10 @@ if(REFIT_SANITIZE)
   target_link_options(refit_flags INTERFACE -fsanitize=${REFIT_SANITIZE})
 endif()
 
+if(REFIT_FUZZ)
+  target_compile_options(refit_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+
 # refit_module(NAME SOURCES a.c b.c LINK refit_base ...)
 # A directory is a module is a target: refit_NAME, position independent, symbols hidden.
 function(refit_module name)
@@ -36,6 +40,10 @@ function(refit_program name)
   endif()
 endfunction()
 
+# CMocka's test function signatures leave `state` unused. Linked last: the last of -W and -Wno- wins.
+add_library(refit_test_flags INTERFACE)
+target_compile_options(refit_test_flags INTERFACE -Wno-unused-parameter)
+
 # refit_test(MODULE SUBJECT [SOURCES extra.c] [LINK ...] [TIMEOUT s] [LABELS ...] [SERIAL])
 # One CMocka program per subject: tests/MODULE/test_SUBJECT.c.
 function(refit_test module subject)
@@ -45,9 +53,7 @@ function(refit_test module subject)
   endif()
   set(target test_${module}_${subject})
   add_executable(${target} test_${subject}.c ${T_SOURCES})
-  target_link_libraries(${target} PRIVATE refit_${module} ${T_LINK} PkgConfig::CMOCKA refit_flags)
-  # CMocka's assertions long-jump; its test function signatures leave `state` unused.
-  target_compile_options(${target} PRIVATE -Wno-unused-parameter)
+  target_link_libraries(${target} PRIVATE refit_${module} ${T_LINK} PkgConfig::CMOCKA refit_flags refit_test_flags)
   add_test(NAME ${module}/${subject} COMMAND ${target})
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 60)
@@ -55,5 +61,24 @@ function(refit_test module subject)
   set_tests_properties(${module}/${subject} PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS "${module};${T_LABELS}")
   if(T_SERIAL)
     set_tests_properties(${module}/${subject} PROPERTIES RUN_SERIAL ON)
+  endif()
+endfunction()
+
+# refit_fuzz(MODULE SUBJECT [LINK ...])
+# tests/MODULE/fuzz_SUBJECT.c defines LLVMFuzzerTestOneInput. Every build replays corpus/SUBJECT/ in ctest; with
+# REFIT_FUZZ (clang) the libFuzzer program fuzz_MODULE_SUBJECT is built too, and starts from the same corpus.
+function(refit_fuzz module subject)
+  cmake_parse_arguments(F "" "" "LINK" ${ARGN})
+  set(corpus ${CMAKE_CURRENT_SOURCE_DIR}/corpus/${subject})
+  set(replay replay_${module}_${subject})
+  add_executable(${replay} fuzz_${subject}.c ${PROJECT_SOURCE_DIR}/tests/support/fuzz_replay.c)
+  target_link_libraries(${replay} PRIVATE refit_${module} ${F_LINK} refit_flags)
+  add_test(NAME ${module}/fuzz_${subject} COMMAND ${replay} ${corpus})
+  set_tests_properties(${module}/fuzz_${subject} PROPERTIES TIMEOUT 60 LABELS "${module};fuzz")
+  if(REFIT_FUZZ)
+    set(target fuzz_${module}_${subject})
+    add_executable(${target} fuzz_${subject}.c)
+    target_link_libraries(${target} PRIVATE refit_${module} ${F_LINK} refit_flags -fsanitize=fuzzer)
+    file(COPY ${corpus}/ DESTINATION ${CMAKE_BINARY_DIR}/corpus/${target})
   endif()
 endfunction()

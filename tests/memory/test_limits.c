@@ -154,6 +154,7 @@ static void odd_lines_limit_nothing(void **state)
 
 static void the_real_system_answers(void **state)
 {
+    (void)state;
     const char *name = NULL;
     uint64_t available = refit_memory_available(&name);
     assert_non_null(name);
@@ -209,6 +210,7 @@ static int slot_past_the_limit(const char *directory)
 
 static void past_a_real_cgroup_limit_there_is_an_error_and_no_kill(void **state)
 {
+    (void)state;
     char directory[256];
     const char *why = make_group(directory, sizeof directory, "67108864");
     if (why) {

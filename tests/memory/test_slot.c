@@ -339,6 +339,7 @@ static void a_child_does_not_inherit_the_mapping(void **state)
 
 static void protections_have_names(void **state)
 {
+    (void)state;
     assert_string_equal(refit_protection_name(REFIT_PROTECT_UID), "uid");
     assert_string_equal(refit_protection_name(REFIT_PROTECT_SEAL), "seal");
 }
