@@ -72,8 +72,6 @@ static enum refit_status flow_ready(struct refit_local_flow *flow, struct refit_
     enum refit_status status = refit_local_supply_build(flow->supply, flow->rank, receiver->base.config.plan, err);
     if (status != REFIT_OK)
         return status;
-    if (!refit_frame_post(flow->fd, REFIT_FRAME_WELCOME, 0, 0, 0))
-        return refit_fail(err, REFIT_PEER, "the holder closed the connection");
     pthread_mutex_lock(&receiver->grants.lock);
     struct refit_local_flow *old = flow->peer->owner;
     if (old)
@@ -81,9 +79,13 @@ static enum refit_status flow_ready(struct refit_local_flow *flow, struct refit_
     flow->peer->owner = flow;
     flow->ready = true;
     refit_peer_joined(&receiver->grants, flow->peer);
-    refit_local_dispatch(receiver);
+    /* Under the lock, so that whoever heard of it can post. */
+    if (!refit_frame_post(flow->fd, REFIT_FRAME_WELCOME, 0, 0, 0))
+        status = refit_fail(err, REFIT_PEER, "the holder closed the connection");
+    else
+        refit_local_dispatch(receiver);
     pthread_mutex_unlock(&receiver->grants.lock);
-    return REFIT_OK;
+    return status;
 }
 
 static enum refit_status take_pieces(struct refit_local_flow *flow, const uint8_t *packet, size_t len, const int *fds,
