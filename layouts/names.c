@@ -371,8 +371,9 @@ static enum refit_status add_group(struct refit_names *names, uint32_t skeleton,
     uint64_t volume = refit_box_volume(box), ids = names->ids + volume;
     if (ids > REFIT_LAYOUT_NAMES_MAX)
         return refit_fail(err, REFIT_INVALID, "more than %u %ss", REFIT_LAYOUT_NAMES_MAX, names->kind);
+    /* One number too many: names without numbers still want an array to point into. */
     if (!refit_array_reserve(&names->groups, &names->group_capacity, names->group_count + 1, sizeof *names->groups) ||
-        !refit_array_reserve(&names->numbers, &names->numbers_capacity, names->numbers_len + 2 * box->dims,
+        !refit_array_reserve(&names->numbers, &names->numbers_capacity, names->numbers_len + 2 * box->dims + 1,
                              sizeof *names->numbers) ||
         (names->point_count * 2 >= names->point_slots && !grow_point_table(names)))
         return refit_fail_alloc(err, "names", names->group_count * sizeof *names->groups);
