@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/json.h"
+#include "base/log.h"
 
 /* --- contents --------------------------------------------------------------------------------------------------- */
 
@@ -161,6 +162,7 @@ void world_init(struct world *world, unsigned rows)
 {
     pthread_condattr_t attr;
     memset(world, 0, sizeof *world);
+    refit_log_setup(REFIT_LOG_ERROR, REFIT_LOG_TEXT, "test"); /* aborted refits are what these tests are about */
     init_paths(world);
     pthread_mutex_init(&world->lock, NULL);
     pthread_condattr_init(&attr);
