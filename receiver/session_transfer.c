@@ -27,7 +27,7 @@ struct edge_progress {
     uint32_t next;         /* the first batch that was never granted */
     uint32_t failed;       /* batches below `next` to grant again */
     uint32_t done;
-    bool blocked;          /* its queue is full or its holder away: wait for a completion or a change */
+    bool blocked;          /* its queue is full or its holder away: until a completion or a change */
     bool absent;           /* its holder has not connected yet */
     int64_t lost_since_ns; /* 0: not lost */
 };
@@ -250,30 +250,36 @@ static enum refit_status collect(struct progress *p, struct refit_error *err)
     return status;
 }
 
-/* Which source ranks are to blame, for a deadline that passed. */
+#define NAMES_MAX 8
+
+/* Source ranks that are to blame; a few are enough. Returns how many are in `ranks`. */
+static size_t blame(const struct progress *p, bool absent_only, uint32_t ranks[static NAMES_MAX])
+{
+    size_t count = 0;
+    for (size_t i = 0; i < p->edge_count && count < NAMES_MAX; i++) {
+        if (p->edge[i].done == p->edges[i].batches || (absent_only && !p->edge[i].absent))
+            continue;
+        size_t k = 0;
+        while (k < count && ranks[k] != p->edges[i].source_rank)
+            k++;
+        ranks[k] = p->edges[i].source_rank;
+        count += k == count;
+    }
+    return count;
+}
+
 static enum refit_status explain_timeout(const struct progress *p, struct refit_error *err)
 {
-    char names[160] = "";
-    size_t used = 0, count = 0;
-    bool absent = false;
-    for (size_t i = 0; i < p->edge_count; i++)
-        absent |= p->edge[i].absent;
-    for (size_t i = 0; i < p->edge_count; i++) {
-        if (p->edge[i].done == p->edges[i].batches || (absent && !p->edge[i].absent))
-            continue;
-        char rank[16];
-        snprintf(rank, sizeof rank, "%s%" PRIu32, count ? ", " : "", p->edges[i].source_rank);
-        /* Edges are sorted by destination: the first destination named is enough. */
-        if (count > 0 && p->edges[i].destination_rank != p->edges[i - 1].destination_rank)
-            break;
-        if (used + strlen(rank) < sizeof names)
-            used += (size_t)snprintf(names + used, sizeof names - used, "%s", rank);
-        count++;
-    }
+    uint32_t ranks[NAMES_MAX];
+    size_t absent = blame(p, true, ranks);
+    size_t count = absent > 0 ? absent : blame(p, false, ranks);
+    char names[NAMES_MAX * 12] = "";
+    for (size_t i = 0, used = 0; i < count; i++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%" PRIu32, i ? ", " : "", ranks[i]);
     return refit_fail(err, REFIT_TIMEOUT, "deadline passed with %" PRIu64 " of %" PRIu64
-                      " bytes landed; source rank %s %s; publish again, with more time or a look at that rank",
-                      p->bytes_done, refit_plan_bytes(p->transfer->plan), names,
-                      absent ? "never connected" : "did not send all");
+                      " bytes landed; source rank %s%s %s; publish again, with more time or a look at that rank",
+                      p->bytes_done, refit_plan_bytes(p->transfer->plan), names, count == NAMES_MAX ? ", ..." : "",
+                      absent > 0 ? "never connected" : "did not send all");
 }
 
 static enum refit_status run(struct progress *p, struct refit_error *err)
