@@ -118,7 +118,8 @@ static enum refit_status read_info(const struct parse *p, size_t index, const js
         return status;
     }
     if (!refit_dtype_parse(dtype_name, &dtype))
-        return refit_fail(err, REFIT_UNSUPPORTED, "%s: tensor %s: dtype \"%.32s\" is not known", p->path, name, dtype_name);
+        return refit_fail(err, REFIT_UNSUPPORTED, "%s: tensor %s: dtype \"%.32s\" is not known", p->path, name,
+                          dtype_name);
     status = whole_numbers(p, name, info, "shape", shape, REFIT_DIMS_MAX, &dims, err);
     if (status == REFIT_OK)
         status = read_range(p, name, info, record, err);
@@ -220,7 +221,8 @@ enum refit_status refit_header_parse(struct refit_table *table, const char *text
     p.data_bytes = file_bytes - p.data_begin;
     enum refit_status status = REFIT_OK;
     if (len == 0 || text[0] != '{')
-        status = refit_fail(err, REFIT_INVALID, "%s: the header must begin with '{'; is this a safetensors file?", path);
+        status = refit_fail(err, REFIT_INVALID, "%s: the header must begin with '{'; is this a safetensors file?",
+                            path);
     if (status == REFIT_OK)
         status = refit_members_begin(&members, text, len, 0, path, err);
     while (status == REFIT_OK && (status = refit_members_next(&members, &key, err)) == REFIT_OK && key) {

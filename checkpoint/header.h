@@ -3,8 +3,8 @@
  * Private to checkpoint/: the header of a safetensors file, as
  * https://github.com/huggingface/safetensors documents it (README.md, "Format"): 8 bytes length N, little-endian, at
  * most 100,000,000; N bytes of JSON that begin with '{', padded at the end with spaces; then the data. Every
- * tensor has dtype, shape and data_offsets [begin, end) into the data; the ranges cover the data exactly. __metadata__ maps
- * strings to strings.
+ * tensor has dtype, shape and data_offsets [begin, end) into the data; the ranges cover the data exactly.
+ * __metadata__ maps strings to strings.
  */
 #ifndef REFIT_CHECKPOINT_HEADER_H
 #define REFIT_CHECKPOINT_HEADER_H

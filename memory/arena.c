@@ -152,8 +152,8 @@ enum refit_status refit_arena_bind_host(struct refit_arena *arena, uint64_t offs
     if (status != REFIT_OK)
         return status;
     if (bytes > 0 && (!pointer || (uintptr_t)pointer > UINTPTR_MAX - bytes))
-        return refit_fail(err, REFIT_INVALID, "arena: %llu bytes of host memory at address %p", (unsigned long long)bytes,
-                          pointer);
+        return refit_fail(err, REFIT_INVALID, "arena: %llu bytes of host memory at address %p",
+                          (unsigned long long)bytes, pointer);
     struct refit_arena_piece piece = {.offset = offset, .bytes = bytes, .host = pointer, .fd_offset = fd_offset,
                                       .fd = shareable_fd};
     return insert(arena, piece, err);

@@ -4,8 +4,8 @@
  *
  * Everything above memory/ speaks of (arena, offset), never of pointers. An arena is made of pieces, each binding a
  * range of the space to memory: one piece for a serving slot, one per registered buffer for a trainer, one per tensor
- * range of a file for a checkpoint. Pieces don't overlap; space between them is unbound, and touching it is an error that an
- * operation reports before it moves a byte.
+ * range of a file for a checkpoint. Pieces don't overlap; space between them is unbound, and touching it is an error
+ * that an operation reports before it moves a byte. Binding no bytes binds nothing.
  *
  *   kind   memory                                made by
  *   host   mapped bytes: a memfd, or a borrowed  refit_arena_create_slot, refit_arena_open_slot, refit_arena_bind_host

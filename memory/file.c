@@ -2,7 +2,7 @@
  *
  * Files are read, never mapped: a file that is truncated while mapped is a SIGBUS, while pread ends early and can be
  * reported. Bytes go straight where they belong and are digested while they are in cache. Rows that lie close
- * together are read by one call, gaps and all, for a call costs as much as reading some 4 KiB.
+ * together are read by one call, gaps and all, for a call costs as much as reading some 2 KiB.
  */
 #include <errno.h>
 #include <sys/uio.h>
@@ -13,7 +13,7 @@
 
 #define READ_BYTES (256u << 10) /* by one call; fits the second-level cache */
 #define BOUNCE_BYTES (32u << 10)
-#define GAP_MAX 4096
+#define GAP_MAX 2048
 #define SMALL_RUN 512           /* below, an iovec per run costs more than a copy */
 #define IOVS 256
 

@@ -8,8 +8,9 @@
  *
  * Completions: an operation takes a `struct refit_completion`. Host and file arenas complete before returning; a device
  * arena returns with the completion pending, and refit_completion_wait() ends it. Callers always wait, so that the
- * table serves both. When an operation fails, what it digested so far means nothing, and destination bytes may have been written in part;
- * bounds are checked first, so an unbound or read-only range fails with nothing written.
+ * table serves both; also after a failure, for a device may have begun. When an operation fails, its digests mean
+ * nothing and destination bytes may have been written in part; bounds are checked first, so an unbound or
+ * read-only range fails with nothing written.
  */
 #ifndef REFIT_MEMORY_OPS_H
 #define REFIT_MEMORY_OPS_H
@@ -65,8 +66,8 @@ REFIT_MUST_CHECK enum refit_status refit_memory_copy(struct refit_arena *destina
 REFIT_MUST_CHECK enum refit_status refit_memory_digest(const struct refit_arena *arena, struct refit_walk walk,
                                                        struct refit_segments *segments,
                                                        struct refit_completion *completion, struct refit_error *err);
-/* Digest one range that lies in one piece, without a plan: whole tensors of a checkpoint, say. `tensor_offset` is where the
- * range begins in its tensor. Adds to *digest. REFIT_UNSUPPORTED for device memory. */
+/* Digest one range that lies in one piece, without a plan: whole tensors of a checkpoint, say. `tensor_offset` is
+ * where the range begins in its tensor. Adds to *digest. REFIT_UNSUPPORTED for device memory. */
 REFIT_MUST_CHECK enum refit_status refit_memory_digest_range(const struct refit_arena *arena, uint64_t offset,
                                                              uint64_t bytes, uint64_t tensor_offset,
                                                              struct refit_digest *digest, struct refit_error *err);
@@ -92,7 +93,8 @@ REFIT_MUST_CHECK enum refit_status refit_iov_next(struct refit_iov_cursor *curso
 /* Digest the next `bytes` of a window in place, continuing where the last call stopped: for bytes that arrive by
  * pieces and are digested while they are in cache. `cursor` is a walk that this advances; it is not the one of
  * refit_iov_next, which runs ahead. At a fresh cursor the segments start anew. REFIT_INVALID past the window's end. */
-REFIT_MUST_CHECK enum refit_status refit_segments_advance(struct refit_segments *segments, struct refit_iov_cursor *cursor,
+REFIT_MUST_CHECK enum refit_status refit_segments_advance(struct refit_segments *segments,
+                                                          struct refit_iov_cursor *cursor,
                                                           const struct refit_arena *arena, uint64_t bytes,
                                                           struct refit_error *err);
 

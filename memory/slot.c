@@ -193,8 +193,9 @@ static enum refit_status check_descriptor(int fd, uint64_t bytes, struct stat *s
     if (!S_ISREG(st->st_mode) || *seals < 0)
         return refit_fail(err, REFIT_INVALID, "slot: descriptor %d is no memfd", fd);
     if ((*seals & SIZE_SEALS) != SIZE_SEALS)
-        return refit_fail(err, REFIT_INVALID, "slot: descriptor %d must be sealed against shrink and grow, seals are 0x%x",
-                          fd, (unsigned)*seals);
+        return refit_fail(err, REFIT_INVALID,
+                          "slot: descriptor %d must be sealed against shrink and grow, seals are 0x%x", fd,
+                          (unsigned)*seals);
     if (st->st_size < 0 || (uint64_t)st->st_size != bytes)
         return refit_fail(err, REFIT_MISMATCH, "slot: descriptor %d holds %lld bytes, %" PRIu64 " expected", fd,
                           (long long)st->st_size, bytes);
@@ -233,8 +234,8 @@ static enum refit_status check_ours(int fd, const struct stat *st, int seals, en
                           (unsigned)st->st_uid, (unsigned)(st->st_mode & 07777), (unsigned)geteuid());
     if (protection == REFIT_PROTECT_SEAL && !(seals & F_SEAL_FUTURE_WRITE))
         return refit_fail(err, REFIT_MISMATCH,
-                          "slot: descriptor %d is not sealed against writing (seals 0x%x), as protection seal demands", fd,
-                          (unsigned)seals);
+                          "slot: descriptor %d is not sealed against writing (seals 0x%x), as protection seal demands",
+                          fd, (unsigned)seals);
     return REFIT_OK;
 }
 

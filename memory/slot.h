@@ -27,17 +27,19 @@ struct refit_slot_identity {
     uint64_t inode;
 };
 
-/* A new slot of `bytes` (rounded up to the page), touched and zero. `name` shows in /proc/PID/maps.
+/* A new slot of `bytes` (rounded up to the page, at least one), touched and zero. `name` shows in /proc/PID/maps.
  * *out is a host arena with one piece; its descriptor is the writable one. */
 REFIT_MUST_CHECK enum refit_status refit_slot_create(const char *name, uint64_t bytes, enum refit_protection protection,
                                                      struct refit_arena **out, struct refit_error *err);
 /* A read-only descriptor for an engine; the caller closes it. */
 REFIT_MUST_CHECK enum refit_status refit_slot_export(const struct refit_arena *slot, int *fd, struct refit_error *err);
-/* Engine side: map an exported descriptor read-only, whole. Checks memfd, seals against shrinking, and size. */
+/* Engine side: map an exported descriptor read-only, whole; borrows it, and the arena's piece has a copy of its own.
+ * Checks memfd, seals against shrinking, and size. Writing operations refuse such an arena. */
 REFIT_MUST_CHECK enum refit_status refit_slot_map(int fd, uint64_t bytes, struct refit_arena **out,
                                                   struct refit_error *err);
-/* Owner side, after a restart: take back a slot from the descriptor an engine kept. Checks that it is ours (owner uid, mode), its
- * seals, its size. *writable tells whether it can be filled again (uid) or only be served (seal). */
+/* Owner side, after a restart: take back a slot from the descriptor an engine kept; borrows it. Checks that it is ours
+ * (owner uid, mode), its seals, its size. *writable tells whether it can be filled again (uid) or only be served
+ * (seal). REFIT_MISMATCH: another size, or less protection than asked for. */
 REFIT_MUST_CHECK enum refit_status refit_slot_adopt(int fd, uint64_t bytes, enum refit_protection protection,
                                                     struct refit_arena **out, bool *writable, struct refit_error *err);
 REFIT_MUST_CHECK enum refit_status refit_slot_identify(int fd, struct refit_slot_identity *identity,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A safetensors file as bytes: its length field, its header and, when that is accepted, the layout made of it. The input's
- * first byte 'i' makes it an index instead.
+ * A safetensors file as bytes: its length field, its header and, when that is accepted, the layout made of it. A first
+ * byte 'i' makes the rest an index instead.
  */
 #include <stdint.h>
 #include <stdlib.h>

@@ -164,7 +164,8 @@ static void what_is_no_header_is_refused(void **state)
     refused(f, "{\"a\":7}", 0, REFIT_INVALID, "an object");
     refused(f, "{1:2}", 0, REFIT_INVALID, "quotes");
     refused(f, "{\"\xff\":2}", 0, REFIT_INVALID, "JSON");
-    refused(f, "{\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0],\"extra\":1}}", 0, REFIT_INVALID, "extra");
+    refused(f, "{\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0],\"extra\":1}}", 0, REFIT_INVALID,
+            "extra");
     refused(f, "{\"a\":{\"dtype\":\"U8\",\"shape\":[0]}}", 0, REFIT_INVALID, "data_offsets");
     refused(f, "{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\"}}", 0, REFIT_INVALID, "duplicate");
     refused(f, "{\"__metadata__\":{\"a\":1}}", 0, REFIT_INVALID, "strings only");
@@ -178,7 +179,8 @@ static void names_that_can_not_be_shown_are_refused(void **state)
     char text[600];
     refused(f, "{" T("", "U8", "[0]", "0", "0") "}", 0, REFIT_INVALID, "0 bytes");
     refused(f, "{" T("a\\nb", "U8", "[0]", "0", "0") "}", 0, REFIT_INVALID, "0x0a");
-    snprintf(text, sizeof text, "{\"%0*d\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}", REFIT_NAME_MAX, 0);
+    snprintf(text, sizeof text, "{\"%0*d\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}",
+             REFIT_NAME_MAX, 0);
     refused(f, text, 0, REFIT_INVALID, "256 bytes");
 }
 
@@ -236,7 +238,8 @@ static void what_is_no_index_is_refused(void **state)
 {
     static const char *const texts[] = {
         "", "[]", "{}", "{\"weight_map\":{}}", "{\"weight_map\":[]}", "{\"weight_map\":{\"a\":1}}",
-        "{\"weight_map\":{\"a\":\"f\",\"a\":\"f\"}}", "{\"weight_map\":{\"a\":\"f\"}", "{\"weight_map\":{\"a\":\"f\"}}}",
+        "{\"weight_map\":{\"a\":\"f\",\"a\":\"f\"}}", "{\"weight_map\":{\"a\":\"f\"}",
+        "{\"weight_map\":{\"a\":\"f\"}}}",
         "{\"weight_map\":{\"a\":\"f\"},\"weight_map\":{\"a\":\"g\"}}",
     };
     struct fixture *f = *state;

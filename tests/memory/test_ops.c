@@ -238,6 +238,13 @@ static void rows_of_3584_bytes_are_packed(void **state)
                     LAYOUT("2", "[\"a\"]", "[2]", TENSOR("w", "F32", "[700,1792]", "\"placements\":[\"Shard(1)\"]")));
 }
 
+static void rows_with_small_gaps_are_read_together(void **state)
+{
+    refit_every_way(*state,
+                    LAYOUT("1", "[\"a\"]", "[1]", TENSOR("w", "F32", "[700,450]", "\"placements\":[\"Replicate\"]")),
+                    LAYOUT("2", "[\"a\"]", "[2]", TENSOR("w", "F32", "[700,450]", "\"placements\":[\"Shard(1)\"]")));
+}
+
 static void batches_cut_inside_rows_and_words(void **state)
 {
     refit_every_way(*state,
@@ -291,14 +298,14 @@ static void random_side(struct fixture *f, struct refit_buf *text, uint32_t a, u
 {
     static const char *const types[] = {"U8", "BF16", "F32", "F64"};
     refit_buf_clear(text);
-    refit_buf_printf(text, "{\"format\":\"refit-layout/1\",\"ranks\":%" PRIu32 ",\"meshes\":{\"m\":{\"axes\":[\"a\",\"b\"],"
-                     "\"shape\":[%" PRIu32 ",%" PRIu32 "]}},\"entries\":[", a * b, a, b);
+    refit_buf_printf(text, "{\"format\":\"refit-layout/1\",\"ranks\":%" PRIu32 ",\"meshes\":{\"m\":{"
+                     "\"axes\":[\"a\",\"b\"],\"shape\":[%" PRIu32 ",%" PRIu32 "]}},\"entries\":[", a * b, a, b);
     for (uint32_t i = 0; i < tensors; i++) {
         static const char *const orders[] = {"[0,1,2]", "[1,0,2]", "[2,1,0]", "[0,2,1]"};
         const char *order = orders[next_random(f) % 4];
         uint32_t cut_a = next_random(f) % 4, cut_b = next_random(f) % 4;
-        refit_buf_printf(text, "%s{\"tensor\":\"t%" PRIu32 "\",\"dtype\":\"%s\",\"shape\":[%" PRIu32 ",%" PRIu32 ",%" PRIu32
-                         "],\"mesh\":\"m\",\"order\":%s,\"placements\":[", i > 0 ? "," : "", i, types[i % 4],
+        refit_buf_printf(text, "%s{\"tensor\":\"t%" PRIu32 "\",\"dtype\":\"%s\","
+                         "\"shape\":[%" PRIu32 ",%" PRIu32 ",%" PRIu32 "],\"mesh\":\"m\",\"order\":%s,\"placements\":[", i > 0 ? "," : "", i, types[i % 4],
                          shapes[i][0], shapes[i][1], shapes[i][2], order);
         refit_buf_printf(text, cut_a < 3 ? "\"Shard(%" PRIu32 ")\"," : "\"Replicate\",", cut_a);
         refit_buf_printf(text, cut_b < 3 ? "\"Shard(%" PRIu32 ")\"]}" : "\"Replicate\"]}", cut_b);
@@ -420,6 +427,43 @@ static void a_file_is_never_written_and_has_no_address(void **state)
     assert_true(f->bytes > 0);
 }
 
+static void from_cut_file(void *ctx, const struct world_batch *batch)
+{
+    struct fixture *f = ctx;
+    struct refit_completion completion;
+    struct refit_piece piece;
+    char path[64];
+    assert_true(refit_arena_piece(batch->source, 0, &piece));
+    snprintf(path, sizeof path, "/proc/self/fd/%d", piece.fd);
+    assert_int_equal(truncate(path, 40), 0);
+    assert_int_equal(refit_memory_copy(batch->destination, batch->to, batch->source, batch->from, &f->received,
+                                       &completion, &f->err),
+                     REFIT_CORRUPT);
+    assert_int_equal(completion.status, REFIT_CORRUPT);
+    assert_non_null(strstr(f->err.text, "world"));
+    assert_int_equal(refit_memory_digest(batch->source, batch->from, &f->received, &completion, &f->err),
+                     REFIT_CORRUPT);
+    f->bytes += batch->bytes;
+}
+
+static void a_file_cut_short_is_an_error_and_no_signal(void **state)
+{
+    static const char *const columns[] = {"[64,64]", "[64,2000]", "[64,200000]"};
+    struct fixture *f = *state;
+    for (size_t i = 0; i < 3; i++) {
+        char source[512], destination[512];
+        snprintf(source, sizeof source,
+                 LAYOUT("1", "[\"a\"]", "[1]", TENSOR("w", "U8", "%s", "\"placements\":[\"Replicate\"]")), columns[i]);
+        snprintf(destination, sizeof destination,
+                 LAYOUT("2", "[\"a\"]", "[2]", TENSOR("w", "U8", "%s", "\"placements\":[\"Shard(1)\"]")), columns[i]);
+        world_close(&f->world);
+        f->bytes = 0;
+        world_open(&f->world, source, WORLD_FILE, destination, WORLD_WHOLE);
+        world_batches(&f->world, from_cut_file, f);
+        assert_true(f->bytes > 0);
+    }
+}
+
 static void of_two_lengths(void *ctx, const struct world_batch *batch)
 {
     struct fixture *f = ctx;
@@ -501,6 +545,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(rows_become_columns),
         CASE(rows_of_3584_bytes_are_packed),
+        CASE(rows_with_small_gaps_are_read_together),
         CASE(batches_cut_inside_rows_and_words),
         CASE(a_transposed_matrix_arrives_transposed),
         CASE(fused_and_stacked_buffers_are_scattered),
@@ -509,6 +554,7 @@ int main(void)
         CASE(nothing_is_written_when_a_run_is_unbound),
         CASE(a_read_only_mapping_is_refused_as_a_destination),
         CASE(a_file_is_never_written_and_has_no_address),
+        CASE(a_file_cut_short_is_an_error_and_no_signal),
         CASE(windows_of_two_lengths_are_refused),
         CASE(without_verification_bytes_move_and_digests_are_zero),
         CASE(a_fill_writes_padding_and_nothing_else),

@@ -111,7 +111,8 @@ static bool bind_buffer(void *ctx, const struct refit_buffer *buffer)
     struct refit_arena *arena = pass->side->arenas[pass->rank];
     const uint8_t *shadow = pass->side->shadow[pass->rank] + buffer->offset;
     if (pass->side->memory == WORLD_FILE) {
-        must(refit_arena_bind_file(arena, buffer->offset, pass->fd, buffer->offset, buffer->bytes, "world", &err), &err);
+        must(refit_arena_bind_file(arena, buffer->offset, pass->fd, buffer->offset, buffer->bytes, "world", &err),
+             &err);
         return true;
     }
     uint8_t *memory = malloc(buffer->bytes + (buffer->bytes == 0));
