@@ -7,35 +7,30 @@
 
 #include "base/json.h"
 #include "base/log.h"
+#include "tests/support/safetensors_writer.h"
 
 /* --- contents --------------------------------------------------------------------------------------------------- */
-
-static uint8_t content(uint64_t seed, const char *tensor, uint64_t offset)
-{
-    uint64_t z = seed * 0x9e3779b97f4a7c15u + (uint64_t)(unsigned char)tensor[0] * 0xff51afd7ed558ccdu + offset / 8;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return (uint8_t)((z ^ (z >> 31)) >> (offset % 8 * 8));
-}
 
 struct visit {
     const struct refit_layout *layout;
     uint64_t seed;
     uint8_t *write;
     const uint8_t *read;
-    uint64_t bytes, wrong;
+    uint64_t units, wrong;
 };
 
-static void visit_unit(struct visit *visit, const struct refit_tensor *tensor, uint64_t at, uint64_t offset)
+static void visit_row(struct visit *visit, const struct refit_tensor *tensor, uint64_t at, int64_t stride, uint64_t units,
+                      uint64_t offset)
 {
-    for (uint32_t b = 0; b < tensor->unit_bytes; b++) {
-        uint8_t expected = content(visit->seed, tensor->name, offset + b);
+    uint8_t expected[8];
+    for (uint64_t i = 0; i < units; i++, at += (uint64_t)stride, offset += tensor->unit_bytes) {
+        safetensors_content(visit->seed, tensor->name, offset, expected, tensor->unit_bytes);
         if (visit->write)
-            visit->write[at + b] = expected;
+            memcpy(visit->write + at, expected, tensor->unit_bytes);
         else
-            visit->wrong += visit->read[at + b] != expected;
-        visit->bytes++;
+            visit->wrong += memcmp(visit->read + at, expected, tensor->unit_bytes) != 0;
     }
+    visit->units += units;
 }
 
 /* Tensors of one or two dimensions. */
@@ -49,11 +44,9 @@ static bool visit_region(void *ctx, const struct refit_region *region)
     int64_t rows = flat ? 1 : region->box.extent[0], row0 = flat ? 0 : region->box.start[0];
     int64_t width = region->box.extent[tensor.dims - 1], column0 = region->box.start[tensor.dims - 1];
     for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < width; c++)
-            visit_unit(visit, &tensor,
-                       region->offset + (uint64_t)((flat ? 0 : r * region->stride[0]) +
-                                                   c * region->stride[tensor.dims - 1]),
-                       (uint64_t)((row0 + r) * columns + column0 + c) * tensor.unit_bytes);
+        visit_row(visit, &tensor, region->offset + (uint64_t)(flat ? 0 : r * region->stride[0]),
+                  region->stride[tensor.dims - 1], (uint64_t)width,
+                  (uint64_t)((row0 + r) * columns + column0) * tensor.unit_bytes);
     return true;
 }
 
@@ -76,8 +69,7 @@ void world_digest(const struct world *world, uint64_t seed, char hex[static REFI
         struct refit_tensor tensor;
         refit_layout_tensor(world->destination, id, &tensor);
         uint8_t *bytes = malloc(tensor.bytes);
-        for (uint64_t i = 0; i < tensor.bytes; i++)
-            bytes[i] = content(seed, tensor.name, i);
+        safetensors_content(seed, tensor.name, 0, bytes, tensor.bytes);
         struct refit_digest digest = {{0, 0}};
         refit_digest_add(&digest, bytes, tensor.bytes, 0);
         refit_tally_add(tally, id, digest);
@@ -391,7 +383,7 @@ static bool check_fill(void *ctx, const struct refit_fill *fill)
     for (uint64_t row = 0; row < fill->count; row++)
         for (uint64_t i = 0; i < fill->row_bytes; i++) {
             visit->wrong += visit->read[fill->offset + row * fill->stride + i] != fill->value;
-            visit->bytes++;
+            visit->units++;
         }
     return true;
 }
@@ -414,7 +406,7 @@ void world_assert_served(struct world *world)
         assert_non_null(visit.read);
         visit_rank(&visit, rank);
         refit_layout_fills(world->destination, rank, check_fill, &visit);
-        assert_true(visit.bytes > 0);
+        assert_true(visit.units > 0);
         assert_int_equal(visit.wrong, 0);
     }
 }
