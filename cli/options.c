@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/options.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void print_help(const struct refit_cli_command *command, const struct refit_cli_option *options)
+{
+    printf("usage: refit %s %s\n\n%s\n\noptions:\n", command->name, command->arguments, command->summary);
+    for (const struct refit_cli_option *o = options; o->name; o++) {
+        char left[64];
+        snprintf(left, sizeof left, "--%s%s%s", o->name, o->metavar ? " " : "", o->metavar ? o->metavar : "");
+        printf("  %-24s %s%s\n", left, o->help, o->required ? " (required)" : "");
+    }
+    printf("  %-24s %s\n", "--help", "this text");
+    if (command->examples)
+        printf("\nexamples:\n%s", command->examples);
+}
+
+static int complain(const struct refit_cli_command *command, const char *what, const char *name, const char *found)
+{
+    fprintf(stderr, "refit %s: %s%s%s%s%s\n", command->name, name ? name : "", name ? ": " : "", what, found ? ", found " : "",
+            found ? found : "");
+    fprintf(stderr, "Try 'refit %s --help'.\n", command->name);
+    return REFIT_EXIT_USAGE;
+}
+
+static bool append(struct refit_cli_list *list, const char *item)
+{
+    const char **items = realloc(list->items, (list->count + 1) * sizeof *items);
+    if (!items)
+        return false;
+    list->items = items;
+    list->items[list->count++] = item;
+    return true;
+}
+
+void refit_cli_list_release(struct refit_cli_list *list)
+{
+    free(list->items);
+    *list = (struct refit_cli_list){0};
+}
+
+static bool parse_count(const char *text, uint64_t *out)
+{
+    char *end;
+    errno = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    if (errno || end == text || *end || *text == '-' || value == 0)
+        return false;
+    *out = value;
+    return true;
+}
+
+static bool parse_duration(const char *text, int64_t *out)
+{
+    static const struct {
+        const char *unit;
+        int64_t ms;
+    } units[] = {{"", 1000}, {"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}};
+    char *end;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        if (strcmp(end, units[i].unit) == 0)
+            return !errno && end != text && value > 0 && !__builtin_mul_overflow(value, units[i].ms, out);
+    return false;
+}
+
+/* What the option's value must be; NULL: it was taken. */
+static const char *take(const struct refit_cli_option *option, const char *value)
+{
+    switch (option->kind) {
+    case REFIT_CLI_FLAG: *(bool *)option->out = true; return NULL;
+    case REFIT_CLI_TEXT: *(const char **)option->out = value; return NULL;
+    case REFIT_CLI_COUNT: return parse_count(value, option->out) ? NULL : "expected a whole number from 1 on";
+    case REFIT_CLI_DURATION: return parse_duration(value, option->out) ? NULL : "expected a duration such as 500ms, 30s or 10m";
+    case REFIT_CLI_LIST: return append(option->out, value) ? NULL : "out of memory";
+    case REFIT_CLI_OUTPUT:
+        *(bool *)option->out = strcmp(value, "json") == 0;
+        return strcmp(value, "json") == 0 || strcmp(value, "text") == 0 ? NULL : "expected json or text";
+    }
+    return "unknown kind";
+}
+
+static const struct refit_cli_option *find(const struct refit_cli_option *options, const char *word, size_t len)
+{
+    for (; options->name; options++)
+        if (strlen(options->name) == len && strncmp(options->name, word, len) == 0)
+            return options;
+    return NULL;
+}
+
+/* One "--name", "--name=value" or "--name value"; *at is left on the last word used. */
+static int parse_option(const struct refit_cli_command *command, const struct refit_cli_option *options, int argc, char **argv,
+                        int *at, bool *given)
+{
+    const char *word = argv[*at] + 2, *equals = strchr(word, '=');
+    const struct refit_cli_option *option = find(options, word, equals ? (size_t)(equals - word) : strlen(word));
+    if (!option)
+        return complain(command, "unknown option", argv[*at], NULL);
+    const char *value = equals ? equals + 1 : NULL, *name = argv[*at];
+    if (option->kind == REFIT_CLI_FLAG && equals)
+        return complain(command, "takes no value", name, NULL);
+    if (option->kind != REFIT_CLI_FLAG && !value) {
+        if (*at + 1 >= argc)
+            return complain(command, "needs a value", name, "the end of the line");
+        value = argv[++*at];
+    }
+    given[option - options] = true;
+    const char *expected = take(option, value);
+    return expected ? complain(command, expected, name, value) : REFIT_EXIT_PARSED;
+}
+
+static int check_complete(const struct refit_cli_command *command, const struct refit_cli_option *options, const bool *given,
+                          const struct refit_cli_list *positional, size_t min, size_t max)
+{
+    for (size_t i = 0; options[i].name; i++)
+        if (options[i].required && !given[i])
+            return complain(command, "is required", options[i].name, NULL);
+    if (positional->count < min)
+        return complain(command, command->arguments, "too few arguments, expected", NULL);
+    if (positional->count > max)
+        return complain(command, "unexpected argument", positional->items[max], NULL);
+    return REFIT_EXIT_PARSED;
+}
+
+#define OPTIONS_MAX 32
+
+int refit_cli_parse(const struct refit_cli_command *command, const struct refit_cli_option *options, int argc, char **argv,
+                    struct refit_cli_list *positional, size_t min, size_t max)
+{
+    bool given[OPTIONS_MAX] = {false}, only_words = false;
+    for (int at = 1; at < argc; at++) {
+        int rc = REFIT_EXIT_PARSED;
+        if (only_words || argv[at][0] != '-' || argv[at][1] == '\0') {
+            if (!append(positional, argv[at]))
+                return REFIT_EXIT_FAILED;
+        } else if (strcmp(argv[at], "--") == 0) {
+            only_words = true;
+        } else if (strcmp(argv[at], "--help") == 0 || strcmp(argv[at], "-h") == 0) {
+            print_help(command, options);
+            return REFIT_EXIT_OK;
+        } else if (argv[at][1] != '-') {
+            rc = complain(command, "unknown option", argv[at], NULL);
+        } else {
+            rc = parse_option(command, options, argc, argv, &at, given);
+        }
+        if (rc != REFIT_EXIT_PARSED)
+            return rc;
+    }
+    return check_complete(command, options, given, positional, min, max);
+}
