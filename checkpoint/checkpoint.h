@@ -6,9 +6,10 @@
  * `path` is a .safetensors file, or a directory that holds model.safetensors or model.safetensors.index.json (another
  * single *.safetensors file is taken when there is just one). With both, model.safetensors is taken, as loaders do.
  * Index entries must be plain file names in the same directory (checked by name: where a symbolic link ends is not
- * looked at, since checkpoint caches are made of links). Headers are read and checked when opened: length, JSON, offsets within the file and without holes or overlap, shape times dtype equal to
- * the range, every tensor of the index present in the file it names, and file sizes, so that a file that was cut
- * short is refused, by name, before a byte moves. Bytes are read with pread later, never mapped.
+ * looked at, since checkpoint caches are made of links). Headers are read and checked when opened: length, JSON,
+ * offsets within the file and without holes or overlap, shape times dtype equal to the range, index and files naming
+ * the same tensors in the same places, and file sizes, so that a file that was cut short is refused, by name,
+ * before a byte moves. Bytes are read with pread later, never mapped.
  */
 #ifndef REFIT_CHECKPOINT_CHECKPOINT_H
 #define REFIT_CHECKPOINT_CHECKPOINT_H

@@ -4,8 +4,9 @@
  *
  * A kind is one row of the table, `struct refit_arena_ops`. ops.c drives all kinds alike: it walks the window, cuts
  * it into rows that lie in one piece each, and calls the kind's functions; all has been checked to be bound before
- * the first call. A function may finish its work at once (host, file) or queue it in order (a device stream); `finish` ends
- * the batch and, for a device, leaves a pending completion. Digest pointers stay valid until the batch has completed.
+ * the first call. A function may finish its work at once (host, file) or queue it in order (a device stream);
+ * `finish` ends the batch and, for a device, leaves a pending completion. Digest pointers stay valid until the
+ * batch has completed.
  */
 #ifndef REFIT_MEMORY_ARENA_OPS_H
 #define REFIT_MEMORY_ARENA_OPS_H

@@ -305,8 +305,9 @@ static void random_side(struct fixture *f, struct refit_buf *text, uint32_t a, u
         const char *order = orders[next_random(f) % 4];
         uint32_t cut_a = next_random(f) % 4, cut_b = next_random(f) % 4;
         refit_buf_printf(text, "%s{\"tensor\":\"t%" PRIu32 "\",\"dtype\":\"%s\","
-                         "\"shape\":[%" PRIu32 ",%" PRIu32 ",%" PRIu32 "],\"mesh\":\"m\",\"order\":%s,\"placements\":[", i > 0 ? "," : "", i, types[i % 4],
-                         shapes[i][0], shapes[i][1], shapes[i][2], order);
+                         "\"shape\":[%" PRIu32 ",%" PRIu32 ",%" PRIu32 "],\"mesh\":\"m\","
+                         "\"order\":%s,\"placements\":[", i > 0 ? "," : "", i, types[i % 4], shapes[i][0],
+                         shapes[i][1], shapes[i][2], order);
         refit_buf_printf(text, cut_a < 3 ? "\"Shard(%" PRIu32 ")\"," : "\"Replicate\",", cut_a);
         refit_buf_printf(text, cut_b < 3 ? "\"Shard(%" PRIu32 ")\"]}" : "\"Replicate\"]}", cut_b);
     }
