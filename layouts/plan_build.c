@@ -180,21 +180,6 @@ static uint32_t find_edge(struct build *b, uint32_t source_rank, uint32_t destin
 
 /* ---- ops ---- */
 
-/* The holder with the least bytes so far; holders are by rising rank, so the lowest rank wins ties. */
-static const struct refit_holder *choose(const struct build *b, const struct refit_plan_shape *shape,
-                                         uint32_t source_box)
-{
-    const struct refit_source_box *box = &shape->source_boxes[source_box];
-    const struct refit_holder *holder = &shape->holders[box->first_holder];
-    const struct refit_holder *best = holder;
-    for (uint32_t i = 1; i < box->holders; i++) {
-        if (b->load[holder[i].rank] < b->load[best->rank]) {
-            best = &holder[i];
-        }
-    }
-    return best;
-}
-
 /* The form of a proto in `region`'s memory. Holders of one box mostly have it alike, so the last form is kept. */
 static bool bind(struct build *b, struct refit_plan_shape *shape, size_t number,
                  const struct refit_plan_region *regions, uint32_t region)
@@ -255,8 +240,8 @@ static bool add_proto(struct build *b, struct refit_plan_shape *shape, size_t nu
                       const struct refit_plan_region *regions, uint32_t tensor)
 {
     struct refit_proto *proto = &shape->protos[number];
-    const bool one_holder = shape->source_boxes[proto->source_box].holders == 1;
-    const struct refit_holder *holder = choose(b, shape, proto->source_box);
+    const struct refit_source_box *box = &shape->source_boxes[proto->source_box];
+    const struct refit_holder *holder = refit_plan_choose(box, shape->holders, b->load);
     const uint32_t destination_rank = regions[proto->destination_region].rank;
     uint32_t edge = proto->edge;
     b->load[holder->rank] += proto->bytes;
@@ -268,7 +253,7 @@ static bool add_proto(struct build *b, struct refit_plan_shape *shape, size_t nu
         if (edge == REFIT_PLAN_NONE) {
             return false;
         }
-        proto->edge = one_holder ? edge : REFIT_PLAN_NONE;
+        proto->edge = box->holders == 1 ? edge : REFIT_PLAN_NONE;
     }
     struct refit_edge *to = &b->edges[edge];
     to->bytes += proto->bytes;

@@ -170,6 +170,7 @@ struct refit_source_box {
 };
 
 struct refit_holder {
+    uint64_t load; /* of its rank when last looked at; see plan_share.c */
     uint32_t rank;
     uint32_t region;
 };
@@ -185,7 +186,7 @@ struct refit_plan_shape {
     struct refit_box *boxes;    /* of the protos */
     size_t proto_count, proto_capacity, box_capacity;
     struct refit_source_box *source_boxes;
-    struct refit_holder *holders; /* of one box by rising rank, each rank once */
+    struct refit_holder *holders; /* of each box, each rank once */
 };
 
 /* Why a shape can't be planned. */
@@ -199,5 +200,11 @@ struct refit_plan_hole {
 bool refit_plan_shape_build(struct refit_plan_shape *shape, const struct refit_plan_geometry *source,
                             const struct refit_plan_geometry *destination, struct refit_plan_hole *hole);
 void refit_plan_shape_release(struct refit_plan_shape *shape);
+
+/* ---- plan_share.c: replicated sources share the bytes ---- */
+
+/* The holder with the least bytes so far, the lowest rank among equals. `load` is by source rank and never falls. */
+const struct refit_holder *refit_plan_choose(const struct refit_source_box *box, struct refit_holder *holders,
+                                             const uint64_t *load);
 
 #endif

@@ -132,7 +132,7 @@ static void check_whole(struct refit_layout *source, struct refit_layout *destin
     refit_plan_release(whole);
 }
 
-#define EDGES_MAX (1u << 16) /* more of them are planned for two ranks only, to keep the test short */
+#define EDGES_MAX 30000u /* more of them are planned for two ranks only, to keep the test short */
 
 static void check_pair(const struct pair *pair)
 {
@@ -219,6 +219,10 @@ static void expert_models(void **state)
 
 static void largest_models(void **state)
 {
+#ifdef __SANITIZE_THREAD__
+    print_message("one thread only, and a minute long under ThreadSanitizer: left to the other builds\n");
+    skip();
+#endif
     CHECK("DeepSeek-V3, PP16 x EP16 to TP32 x DP8", MESH("pp", 16, "ep", 16, "c", 1), MESH("dp", 8, "tp", 32, "c", 1),
           (uint64_t)2 * 58 * (7168 + 256 * (uint64_t)2048 * 7168),
           {"l.{l}.norm", "BF16", "[7168]", L_PP(3, 61), R "," R "," R, L(3, 61), R "," R "," R},
