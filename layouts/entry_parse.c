@@ -179,8 +179,10 @@ static enum refit_status parse_tensor_piece(struct entry_parser *p, const json_t
         return status;
     snprintf(named, sizeof named, "%.220s: tensor \"%.128s\"", what, name);
     if ((status = refit_names_pattern(&layout->tensor_names, name, p->names, p->entry->index_count, false,
-                                      &piece->tensor, p->err)))
-        return refit_error_prefix(p->err, "%.200s", what);
+                                      &piece->tensor, p->err))) {
+        refit_error_prefix(p->err, "%.200s", what);
+        return status;
+    }
     if ((status = refit_shape_parse(json, named, dtype, &text.dims, text.shape, p->err)) ||
         (status = set_dims(p, named, text.dims)) || (status = parse_rows(p, json, &text)) ||
         (status = parse_pad(p, json, &text, piece)) ||
@@ -300,7 +302,9 @@ static enum refit_status parse_buffer_name(struct entry_parser *p, const json_t 
         return status;
     status = refit_names_pattern(&p->layout->buffer_names, name, p->names, entry->index_count, true, &entry->buffer,
                                  p->err);
-    return status ? refit_error_prefix(p->err, "%.200s: buffer", p->what) : REFIT_OK;
+    if (status)
+        refit_error_prefix(p->err, "%.200s: buffer", p->what);
+    return status;
 }
 
 static void order_by(struct refit_entry *entry, const struct refit_pattern *pattern, uint32_t wanted, uint32_t *taken,
@@ -402,7 +406,8 @@ static enum refit_status parse(struct entry_parser *p, const json_t *json)
         (status = check_named(p)))
         return status;
     struct refit_box box = refit_pattern_box(&entry->buffer, entry->indices, p->mesh);
-    return refit_buffer_claim(p->layout, &box, &entry->buffer, (uint32_t)p->layout->entry_count, p->err);
+    return refit_buffer_claim(p->layout, &box, &entry->buffer, (uint32_t)p->layout->entry_count, p->what,
+                              p->err);
 }
 
 enum refit_status refit_entry_parse(struct refit_layout *layout, const json_t *json, const char *what,

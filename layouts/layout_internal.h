@@ -218,7 +218,7 @@ REFIT_MUST_CHECK enum refit_status refit_tensor_claim(struct refit_layout *layou
                                                       const char *what, struct refit_error *err);
 REFIT_MUST_CHECK enum refit_status refit_buffer_claim(struct refit_layout *layout, const struct refit_box *box,
                                                       const struct refit_pattern *pattern, uint32_t entry,
-                                                      struct refit_error *err);
+                                                      const char *what, struct refit_error *err);
 /* After the last entry: links sorted, arenas packed, buffer names unique on each rank. */
 REFIT_MUST_CHECK enum refit_status refit_layout_finish(struct refit_layout *layout, const char *what,
                                                        struct refit_error *err);

@@ -24,6 +24,9 @@ static void entry_label(char *label, size_t len, const char *what, size_t number
     if (!name)
         name = json_string_value(json_object_get(json, "tensor"));
     snprintf(label, len, "%.80s: entry %zu (%.80s)", what, number, name ? name : "unnamed");
+    for (; *label; label++)
+        if (*label == '\x7f' || (unsigned char)*label < 0x20)
+            *label = '?'; /* a message is one line */
 }
 
 static enum refit_status parse_entries(struct refit_layout *layout, const json_t *entries, const char *what,
@@ -57,7 +60,9 @@ static enum refit_status check_name(const char *name, const char *what, struct r
     refit_names_init(&scratch, "tensor");
     enum refit_status status = refit_names_pattern(&scratch, name, NULL, 0, false, &pattern, err);
     refit_names_release(&scratch);
-    return status ? refit_error_prefix(err, "%.200s", what) : REFIT_OK;
+    if (status)
+        refit_error_prefix(err, "%.200s", what);
+    return status;
 }
 
 static int compare_aliases(const void *a, const void *b)

@@ -180,8 +180,10 @@ static enum refit_status claim(struct listed_parser *p, const struct region_text
     struct refit_pattern pattern;
     enum refit_status status = refit_names_pattern(&p->layout->tensor_names, text->tensor, NULL, 0, false, &pattern,
                                                    p->err);
-    if (status)
-        return refit_error_prefix(p->err, "%.200s", p->what);
+    if (status) {
+        refit_error_prefix(p->err, "%.200s", p->what);
+        return status;
+    }
     struct refit_box box = refit_pattern_box(&pattern, NULL, NULL);
     status = refit_tensor_claim(p->layout, &pattern, &box, text->dtype, text->dims, text->shape,
                                 (uint32_t)p->layout->listed_count | REFIT_LINK_LISTED, text->what, p->err);
@@ -284,10 +286,13 @@ static enum refit_status parse(struct listed_parser *p, const json_t *json)
     entry->rank = (uint32_t)rank;
     entry->bytes = (uint64_t)bytes;
     status = refit_names_pattern(&p->layout->buffer_names, buffer, NULL, 0, false, &entry->buffer, p->err);
-    if (status)
-        return refit_error_prefix(p->err, "%.200s: buffer", p->what);
+    if (status) {
+        refit_error_prefix(p->err, "%.200s: buffer", p->what);
+        return status;
+    }
     struct refit_box box = refit_pattern_box(&entry->buffer, NULL, NULL);
-    status = refit_buffer_claim(p->layout, &box, &entry->buffer, (uint32_t)p->layout->entry_count, p->err);
+    status = refit_buffer_claim(p->layout, &box, &entry->buffer, (uint32_t)p->layout->entry_count, p->what,
+                                p->err);
     return status || entry->derived ? status : parse_lists(p, json);
 }
 

@@ -74,7 +74,6 @@ struct tensor_claim {
     uint32_t dims;
     const int64_t *shape;
     uint32_t item;
-    const char *what;
 };
 
 static void format_shape(char *text, size_t len, enum refit_dtype dtype, uint32_t dims, const int64_t *shape)
@@ -95,8 +94,7 @@ static enum refit_status differs(const struct tensor_claim *claim, uint32_t grou
     refit_names_render(&layout->tensor_names, layout->tensor_names.groups[group].skeleton, values, name);
     format_shape(here, sizeof here, claim->dtype, claim->dims, claim->shape);
     format_shape(before, sizeof before, (enum refit_dtype)tensor->dtype, tensor->dims, layout->numbers + tensor->shape);
-    return refit_fail(err, REFIT_INVALID, "%s: tensor \"%s\" is %s here and %s in an earlier entry", claim->what, name,
-                      here, before);
+    return refit_fail(err, REFIT_INVALID, "tensor \"%s\" is %s here and %s in an earlier entry", name, here, before);
 }
 
 static enum refit_status add_tensor_group(const struct tensor_claim *claim, uint32_t group, struct refit_error *err)
@@ -136,9 +134,12 @@ enum refit_status refit_tensor_claim(struct refit_layout *layout, const struct r
                                      const struct refit_box *box, enum refit_dtype dtype, uint32_t dims,
                                      const int64_t *shape, uint32_t item, const char *what, struct refit_error *err)
 {
-    struct tensor_claim claim = {.layout = layout, .dtype = dtype, .dims = dims, .shape = shape, .item = item,
-                                 .what = what};
-    return refit_names_claim(&layout->tensor_names, pattern->skeleton, box, claimed_tensor, &claim, err);
+    struct tensor_claim claim = {.layout = layout, .dtype = dtype, .dims = dims, .shape = shape, .item = item};
+    enum refit_status status = refit_names_claim(&layout->tensor_names, pattern->skeleton, box, claimed_tensor, &claim,
+                                                 err);
+    if (status)
+        refit_error_prefix(err, "%.200s", what);
+    return status;
 }
 
 struct buffer_claim {
@@ -159,10 +160,15 @@ static enum refit_status claimed_buffer(void *ctx, uint32_t group, bool fresh, s
 }
 
 enum refit_status refit_buffer_claim(struct refit_layout *layout, const struct refit_box *box,
-                                     const struct refit_pattern *pattern, uint32_t entry, struct refit_error *err)
+                                     const struct refit_pattern *pattern, uint32_t entry, const char *what,
+                                     struct refit_error *err)
 {
     struct buffer_claim claim = {.layout = layout, .entry = entry};
-    return refit_names_claim(&layout->buffer_names, pattern->skeleton, box, claimed_buffer, &claim, err);
+    enum refit_status status = refit_names_claim(&layout->buffer_names, pattern->skeleton, box, claimed_buffer, &claim,
+                                                 err);
+    if (status)
+        refit_error_prefix(err, "%.200s", what);
+    return status;
 }
 
 struct refit_box refit_pattern_box(const struct refit_pattern *pattern, const struct refit_index *indices,

@@ -229,8 +229,8 @@ static size_t longest(const struct scan *scan, const struct refit_pattern *patte
     return len;
 }
 
-static enum refit_status scan_pattern(struct scan *scan, const char *text, const char *const *var_names,
-                                      uint32_t var_count, bool allow_local, struct refit_pattern *out,
+static enum refit_status scan_pattern(const struct refit_names *names, struct scan *scan, const char *text,
+                                      const char *const *var_names, uint32_t var_count, bool allow_local, struct refit_pattern *out,
                                       struct refit_error *err)
 {
     const char *at = text;
@@ -238,7 +238,8 @@ static enum refit_status scan_pattern(struct scan *scan, const char *text, const
     while (*at && fits) {
         unsigned char c = (unsigned char)*at;
         if (c < 0x20 || c == 0x7f || c == '}')
-            return refit_fail(err, REFIT_INVALID, "name \"%.200s\": character 0x%02x is not allowed", text, c);
+            return refit_fail(err, REFIT_INVALID, "the name of a %s has the byte 0x%02x at %zu, which is not allowed",
+                              names->kind, c, (size_t)(at - text));
         if (c == '{') {
             at++;
             enum refit_status status = scan_variable(scan, text, &at, var_names, var_count, allow_local, out, err);
@@ -265,7 +266,7 @@ enum refit_status refit_names_pattern(struct refit_names *names, const char *tex
     if (!*text)
         return refit_fail(err, REFIT_INVALID, "the name of a %s is empty", names->kind);
     memset(out->var, -1, sizeof out->var);
-    enum refit_status status = scan_pattern(&scan, text, var_names, var_count, allow_local, out, err);
+    enum refit_status status = scan_pattern(names, &scan, text, var_names, var_count, allow_local, out, err);
     if (status)
         return status;
     scan.text[scan.len] = '\0';
