@@ -180,10 +180,8 @@ static enum refit_status check_size(const struct check *c, const struct refit_sp
 {
     const struct refit_entry *entry = c->entry;
     int64_t bytes = entry->unit_bytes;
-    bool empty = false;
     for (uint32_t d = 0; d < entry->dims; d++) {
         int64_t extent = d == entry->dim ? rows : first->extent[d];
-        empty |= extent == 0;
         if (__builtin_mul_overflow(bytes, extent ? extent : 1, &bytes) || bytes > REFIT_BYTES_MAX)
             return too_large(c, "the buffer");
     }
