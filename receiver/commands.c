@@ -25,11 +25,12 @@ static enum refit_status fail_unknown(const struct refit_receiver *receiver, con
 {
     if (receiver->session_count == 0)
         return refit_fail(err, REFIT_NOT_FOUND, "no refit was started since instance %s began", receiver->instance);
-    return refit_fail(err, REFIT_NOT_FOUND, "refit '%.63s' is not one of the last %d of instance %s; ask which version is "
-                      "served", id ? id : "", REFIT_SESSIONS_MAX, receiver->instance);
+    return refit_fail(err, REFIT_NOT_FOUND, "refit '%.63s' is not one of the last %d of instance %s; ask which version "
+                      "is served", id ? id : "", REFIT_SESSIONS_MAX, receiver->instance);
 }
 
-/* A checkpoint's request without publish_id names its refit only while that runs: afterwards the same words ask anew. */
+/* A checkpoint's request without publish_id names its refit only while that runs: afterwards the same words ask
+ * for another. */
 static struct refit_session *find_same(const struct refit_receiver *receiver, const struct refit_request *request)
 {
     for (uint32_t i = 0; i < receiver->session_count; i++) {
@@ -63,8 +64,8 @@ static enum refit_status check_version(const struct refit_bank_snapshot *bank, c
     uint64_t active = bank->slot[bank->active].version.version;
     if (request->version > active)
         return REFIT_OK;
-    return refit_fail(err, REFIT_CONFLICT, "version %" PRIu64 " is not newer than %" PRIu64 ", which is served; publish a newer "
-                      "number, or roll back", request->version, active);
+    return refit_fail(err, REFIT_CONFLICT, "version %" PRIu64 " is not newer than %" PRIu64 ", which is served; "
+                      "publish a newer number, or roll back", request->version, active);
 }
 
 static enum refit_status check_allowed(const struct refit_receiver *receiver, const struct refit_request *request,
@@ -89,7 +90,8 @@ static bool replaces(const struct refit_request *request, const struct refit_req
            (request->version == running->version && request->epoch >= running->epoch);
 }
 
-/* One refit at a time: the running one gives way before it is staged, to a newer publish; otherwise the new one must wait. */
+/* One refit at a time: before it is staged the running one gives way to a newer publish; otherwise the new one must
+ * come again. */
 static enum refit_status check_running(const struct refit_receiver *receiver, const struct refit_request *request,
                                        struct refit_error *err)
 {
@@ -99,8 +101,8 @@ static enum refit_status check_running(const struct refit_receiver *receiver, co
         return REFIT_OK;
     if (refit_session_is_early(running) && replaces(request, &running->request))
         return REFIT_OK;
-    return refit_fail(err, REFIT_CONFLICT, "refit %s of version %" PRIu64 " is %s; commit or abort it, or publish a newer "
-                      "version before it is staged", running->id, running->request.version,
+    return refit_fail(err, REFIT_CONFLICT, "refit %s of version %" PRIu64 " is in phase %s; commit or abort it, or "
+                      "publish a newer version before it is staged", running->id, running->request.version,
                       refit_phase_name(running->phase));
 }
 
@@ -242,11 +244,12 @@ static enum refit_status compare_digest(struct refit_session *session, const cha
 {
     bool verified = session->digest[0] != '\0';
     if (verified && digest[0] == '\0' && session->request.digest[0] == '\0')
-        return refit_fail(err, REFIT_INVALID, "commit of refit %s: 'digest' is missing, and its request named none", session->id);
+        return refit_fail(err, REFIT_INVALID, "commit of refit %s: 'digest' is missing, and its request named none",
+                          session->id);
     if (!verified || digest[0] == '\0' || strcmp(digest, session->digest) == 0)
         return REFIT_OK;
-    refit_session_cancel(session, REFIT_CORRUPT, "the sources' model digest is %s, what landed here has %s; a source was "
-                         "written while it was read, or bytes were lost", digest, session->digest);
+    refit_session_cancel(session, REFIT_CORRUPT, "the sources' model digest is %s, what landed here has %s; a source "
+                         "was written while it was read, or bytes were lost", digest, session->digest);
     return refit_fail(err, REFIT_CORRUPT, "refit %s aborts: the sources' model digest is %s, what landed here has %s",
                       session->id, digest, session->digest);
 }
@@ -295,7 +298,8 @@ static enum refit_status abort_found(struct refit_receiver *receiver, struct ref
 {
     hear(receiver, session);
     if (session->phase == REFIT_PHASE_COMMITTED)
-        return refit_fail(err, REFIT_CONFLICT, "committed: refit %s can't be aborted any more; roll back instead", session->id);
+        return refit_fail(err, REFIT_CONFLICT, "committed: refit %s can't be aborted any more; roll back instead",
+                          session->id);
     if (session->phase == REFIT_PHASE_COMMITTING)
         return refit_fail(err, REFIT_BUSY, "refit %s is being committed; ask again what became of it", session->id);
     refit_session_cancel(session, REFIT_ABORTED, "aborted on request: %.512s",

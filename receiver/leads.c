@@ -27,21 +27,22 @@ enum refit_status refit_leads_admit(const struct refit_leads *leads, const char 
         return REFIT_OK;
     int64_t silent_ms = (refit_clock_ns() - leads->heard_ns) / NS_PER_MS;
     if (working)
-        return refit_fail(err, REFIT_CONFLICT, "%s leads (epoch %" PRIu64 ") and a refit of its runs here; wait for its end, "
-                          "or take over", leads->name, leads->epoch);
+        return refit_fail(err, REFIT_CONFLICT, "%s leads (epoch %" PRIu64 ") and a refit of its runs here; wait for "
+                          "its end, or take over", leads->name, leads->epoch);
     if (leads->heard_ns != 0 && silent_ms < ttl_ms)
-        return refit_fail(err, REFIT_CONFLICT, "%s leads (epoch %" PRIu64 "), heard %" PRId64 " ms ago; wait until it was "
-                          "silent for %" PRId64 " ms, or take over", leads->name, leads->epoch, silent_ms, ttl_ms);
+        return refit_fail(err, REFIT_CONFLICT, "%s leads (epoch %" PRIu64 "), heard %" PRId64 " ms ago; wait until it "
+                          "was silent for %" PRId64 " ms, or take over", leads->name, leads->epoch, silent_ms, ttl_ms);
     return REFIT_OK;
 }
 
 enum refit_status refit_leads_check(struct refit_leads *leads, uint64_t epoch, struct refit_error *err)
 {
     if (epoch != leads->epoch && leads->epoch == 0)
-        return refit_fail(err, REFIT_STALE, "epoch %" PRIu64 " is not current: none was issued here; lead again", epoch);
+        return refit_fail(err, REFIT_STALE, "epoch %" PRIu64 " is not current: none was issued here; lead again",
+                          epoch);
     if (epoch != leads->epoch)
-        return refit_fail(err, REFIT_STALE, "epoch %" PRIu64 " is not current: %" PRIu64 " was issued to %s; lead again",
-                          epoch, leads->epoch, leads->name);
+        return refit_fail(err, REFIT_STALE, "epoch %" PRIu64 " is not current: %" PRIu64 " was issued to %s; lead "
+                          "again", epoch, leads->epoch, leads->name);
     leads->heard_ns = refit_clock_ns();
     return REFIT_OK;
 }

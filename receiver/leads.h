@@ -19,6 +19,7 @@ struct refit_leads {
 REFIT_MUST_CHECK enum refit_status refit_leads_admit(const struct refit_leads *leads, const char *name, bool takeover,
                                                      bool working, int64_t ttl_ms, struct refit_error *err);
 /* REFIT_STALE unless `epoch` is the current one; then its lead has been heard of. */
-REFIT_MUST_CHECK enum refit_status refit_leads_check(struct refit_leads *leads, uint64_t epoch, struct refit_error *err);
+REFIT_MUST_CHECK enum refit_status refit_leads_check(struct refit_leads *leads, uint64_t epoch,
+                                                     struct refit_error *err);
 
 #endif

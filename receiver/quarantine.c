@@ -25,8 +25,8 @@ enum refit_status refit_quarantine_set(struct refit_quarantine *set, const char 
                                        struct refit_error *err)
 {
     if (!digest || !refit_is_sha256_hex(digest))
-        return refit_fail(err, REFIT_INVALID, "quarantine: expected a model digest of 64 lower-case hex digits, found '%.80s'",
-                          digest ? digest : "");
+        return refit_fail(err, REFIT_INVALID, "quarantine: expected a model digest of 64 lower-case hex digits, found "
+                          "'%.80s'", digest ? digest : "");
     uint32_t at = find(set, digest);
     if (on && at == REFIT_QUARANTINE_MAX)
         return refit_fail(err, REFIT_NO_MEMORY, "quarantine: %d digests are in it already; take one out first",

@@ -264,8 +264,8 @@ enum refit_status refit_receiver_put_source(struct refit_receiver *receiver, con
         refit_sources_put(&receiver->sources, layout);
         refit_receiver_unlock(receiver);
     } else
-        status = refit_fail(err, REFIT_MISMATCH, "source layout: named %.80s, its canonical text has the digest %s", digest,
-                            refit_layout_digest(layout));
+        status = refit_fail(err, REFIT_MISMATCH, "source layout: named %.80s, its canonical text has the digest %s",
+                            digest, refit_layout_digest(layout));
     refit_layout_release(layout);
     return status;
 }
@@ -323,7 +323,8 @@ enum refit_status refit_receiver_plan(struct refit_receiver *receiver, const cha
     const struct refit_plan_scope scope = {.side = REFIT_DESTINATION, .rank = REFIT_ALL_RANKS, .totals_only = true};
     enum refit_status status =
         source ? refit_plan_build(source, destination, scope, out, err)
-               : refit_fail(err, REFIT_NOT_FOUND, "source layout %.80s is not known here; put it, then retry", source_digest);
+               : refit_fail(err, REFIT_NOT_FOUND, "source layout %.80s is not known here; put it, then retry",
+                            source_digest);
     refit_layout_release(source);
     refit_layout_release(destination);
     return status;

@@ -5,9 +5,10 @@
  *   requested -> preflight -> waiting-for-readers -> transfer -> verify -> prepare -> staged -> committing -> committed
  *                    any of these ------------------------------------------------> aborted (the old version serves)
  *
- * One refit runs at a time, on a thread of its own; a newer publish supersedes one that has not been staged. What comes in is
- * a request (a lead's, or a checkpoint's); what moves is decided by plans; what is served is the bank's (bank.h).
- * The receiver also keeps who leads (epochs), source layouts and plans (by digest, bounded caches), hold and quarantine.
+ * One refit runs at a time, on a thread of its own; a newer publish supersedes one that has not been staged. What
+ * comes in is a request (a lead's, or a checkpoint's); what moves is decided by plans; what is served is the bank's
+ * (bank.h). The receiver also keeps who leads (epochs), source layouts and plans (by digest, bounded caches), hold and
+ * quarantine.
  *
  * Every function is thread-safe and, unless it says so, returns at once. Statuses map to HTTP in sidecar/.
  */
@@ -53,9 +54,9 @@ struct refit_request {
 };
 
 enum refit_phase {
-    REFIT_PHASE_REQUESTED, REFIT_PHASE_PREFLIGHT, REFIT_PHASE_WAITING_FOR_READERS, REFIT_PHASE_TRANSFER, REFIT_PHASE_VERIFY,
-    REFIT_PHASE_PREPARE, REFIT_PHASE_STAGED, REFIT_PHASE_COMMITTING, REFIT_PHASE_COMMITTED, REFIT_PHASE_ABORTED,
-    REFIT_PHASE_COUNT
+    REFIT_PHASE_REQUESTED, REFIT_PHASE_PREFLIGHT, REFIT_PHASE_WAITING_FOR_READERS, REFIT_PHASE_TRANSFER,
+    REFIT_PHASE_VERIFY, REFIT_PHASE_PREPARE, REFIT_PHASE_STAGED, REFIT_PHASE_COMMITTING, REFIT_PHASE_COMMITTED,
+    REFIT_PHASE_ABORTED, REFIT_PHASE_COUNT
 };
 const char *refit_phase_name(enum refit_phase phase); /* "waiting-for-readers" */
 
@@ -97,8 +98,8 @@ REFIT_MUST_CHECK enum refit_status refit_receiver_card(struct refit_receiver *re
 void refit_receiver_set_notify(struct refit_receiver *receiver, void (*notify)(void *context), void *context);
 
 /* A lead announces itself: *epoch is last + 1, kept in the state file. REFIT_CONFLICT names a live other lead, unless
- * takeover. The same name again gets a new epoch, too (it restarted). A lead is live while a refit of its runs here, and for
- * lead_ttl_ms after it announced itself; once its refit has ended, the next one may come. Refits of older epochs are
+ * takeover. The same name again gets a new epoch, too (it restarted). A lead is live while a refit of its runs here,
+ * and for lead_ttl_ms after it was heard; once its refit has ended, the next one may come. Refits of older epochs are
  * aborted, unless they are committing. */
 REFIT_MUST_CHECK enum refit_status refit_receiver_lead(struct refit_receiver *receiver, const char *name, bool takeover,
                                                        uint64_t *epoch, struct refit_error *err);
@@ -111,13 +112,15 @@ REFIT_MUST_CHECK enum refit_status refit_receiver_put_source(struct refit_receiv
 REFIT_MUST_CHECK enum refit_status refit_receiver_plan(struct refit_receiver *receiver, const char *source_digest,
                                                        struct refit_plan **out, struct refit_error *err);
 
-/* Starts a refit, or finds the one that this identity (epoch, version, publish_id) already started. `id` is the refit's.
- * *existing tells which. The holder's card and the token are there when this returns.
- *   REFIT_STALE      epoch lower than the current (412)
+/* Starts a refit, or finds the one that this identity (epoch, version, publish_id) already started; out->existing tells
+ * which. Card and token are there when this returns: holders may dial at once, the listener parks them until there is
+ * a slot to land in. A checkpoint's request without publish_id names its refit only while that runs.
+ *   REFIT_STALE      the epoch is not the current one (412)
  *   REFIT_INVALID    same identity, another body (422); version 0
  *   REFIT_CONFLICT   held, quarantined, another refit is staged or committing, version not newer than the active one
  *   REFIT_NOT_FOUND  source digest unknown (put it, then retry); checkpoint not below the root
- *   REFIT_BUSY       no layout yet: no engine has attached
+ *   REFIT_BUSY       no layout yet: no engine has attached; slots are being handed back after a restart; too many
+ *                    superseded refits are still unwinding
  */
 struct refit_ticket {
     char id[REFIT_REFIT_ID_MAX];
@@ -130,14 +133,15 @@ REFIT_MUST_CHECK enum refit_status refit_receiver_begin(struct refit_receiver *r
                                                         struct refit_error *err);
 
 /* The lead's word that all replicas are staged. `digest` is the trainers' sum; another than ours aborts the refit
- * (REFIT_CORRUPT). Repeatable: committed already is REFIT_OK. The swap runs on the session's thread. `digest` may be empty for a
- * refit whose request named one. REFIT_BUSY: not staged yet; REFIT_CONFLICT: aborted; REFIT_NOT_FOUND. */
+ * (REFIT_CORRUPT). Repeatable: committed already is REFIT_OK. The swap runs on the session's thread. `digest` may be
+ * empty for a refit whose request named one. REFIT_BUSY: not staged yet; REFIT_CONFLICT: aborted; REFIT_NOT_FOUND. */
 REFIT_MUST_CHECK enum refit_status refit_receiver_commit(struct refit_receiver *receiver, const char *id,
                                                          uint64_t version, const char *digest, struct refit_error *err);
-/* Repeatable. REFIT_CONFLICT ("committed") after the swap. */
+/* Repeatable. REFIT_CONFLICT ("committed") after the swap, REFIT_BUSY during it. Returns before the refit has ended. */
 REFIT_MUST_CHECK enum refit_status refit_receiver_abort(struct refit_receiver *receiver, const char *id,
                                                         const char *reason, struct refit_error *err);
-/* Blocks up to the deadline. Also sets hold: nothing newer is installed until release. */
+/* Blocks up to the deadline. Also sets hold (nothing newer is installed until release) and aborts the refit that runs;
+ * when it fails, neither. */
 REFIT_MUST_CHECK enum refit_status refit_receiver_rollback(struct refit_receiver *receiver, uint64_t version,
                                                            const char *kv, bool quarantine_current,
                                                            struct refit_deadline deadline, struct refit_version *now,

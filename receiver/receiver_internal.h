@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of the receiver share. One lock guards everything that changes, sessions included; `changed` wakes whoever waits for
- * a session or a rollback to move. Neither documents are parsed, plans built nor the bank's waits done under it; the one
- * file written under it is the state file, so that an epoch is on disk before it is told.
+ * What the files of the receiver share. One lock guards everything that changes, sessions included; `changed` wakes
+ * whoever waits for a session or a rollback to move. Under it no document is parsed, no plan built and nothing of the
+ * bank's waited for; the one file written under it is the state file, so that an epoch is on disk before it is told.
  */
 #ifndef REFIT_RECEIVER_RECEIVER_INTERNAL_H
 #define REFIT_RECEIVER_RECEIVER_INTERNAL_H
@@ -67,6 +67,7 @@ REFIT_MUST_CHECK enum refit_status refit_receiver_plan_for(struct refit_receiver
                                                            struct refit_error *err);
 /* The proof of refit_coverage_check, made once per layout. Takes the lock itself. */
 REFIT_MUST_CHECK enum refit_status refit_receiver_prove(struct refit_receiver *receiver,
-                                                        const struct refit_layout *destination, struct refit_error *err);
+                                                        const struct refit_layout *destination,
+                                                        struct refit_error *err);
 
 #endif

@@ -27,7 +27,8 @@ enum refit_status refit_record_save(const struct refit_receiver *receiver, struc
     return status;
 }
 
-static enum refit_status load_quarantine(struct refit_receiver *receiver, const json_t *digests, struct refit_error *err)
+static enum refit_status load_quarantine(struct refit_receiver *receiver, const json_t *digests,
+                                         struct refit_error *err)
 {
     size_t i;
     json_t *digest;

@@ -2,9 +2,9 @@
  *
  * One refit: what was asked, how far it is, and the thread that drives it (session_run.c, session_transfer.c).
  *
- * A session is reference-counted: the receiver's history holds one reference, its thread another. What changes is guarded by the
- * receiver's lock, except `cancel`, which the thread and the bank poll. Other threads never touch what the thread
- * works with (endpoint, slot, plan): they set `cancel`, and the thread unwinds.
+ * A session is reference-counted: the receiver's history holds one reference, its thread another. What changes is
+ * guarded by the receiver's lock, except `cancel`, which the thread and the bank poll. Other threads never touch what
+ * the thread works with (endpoint, slot, plan): they set `cancel`, and the thread unwinds.
  */
 #ifndef REFIT_RECEIVER_SESSION_H
 #define REFIT_RECEIVER_SESSION_H

@@ -73,8 +73,8 @@ static enum refit_status check_fit(struct work *work, const struct refit_bank_sn
 {
     uint32_t ranks = refit_layout_ranks(work->destination);
     if (ranks != bank->ranks)
-        return refit_fail(err, REFIT_MISMATCH, "the layout served here has %" PRIu32 " ranks, the replica %" PRIu32, ranks,
-                          bank->ranks);
+        return refit_fail(err, REFIT_MISMATCH, "the layout served here has %" PRIu32 " ranks, the replica %" PRIu32,
+                          ranks, bank->ranks);
     for (uint32_t rank = 0; rank < ranks; rank++) {
         uint64_t need = refit_layout_arena_bytes(work->destination, rank);
         if (need > bank->slot_bytes)
@@ -225,8 +225,8 @@ static enum refit_status check_digest(struct work *work, const char *digest, str
 {
     const struct refit_request *request = &work->session->request;
     if (request->digest[0] != '\0' && strcmp(request->digest, digest) != 0)
-        return refit_fail(err, REFIT_CORRUPT, "version %" PRIu64 ": expected model digest %s, what landed has %s; the source "
-                          "changed while it was read, or is not the one that was meant", request->version,
+        return refit_fail(err, REFIT_CORRUPT, "version %" PRIu64 ": expected model digest %s, what landed has %s; the "
+                          "source changed while it was read, or is not the one that was meant", request->version,
                           request->digest, digest);
     refit_receiver_lock(work->receiver);
     bool bad = refit_quarantine_has(&work->receiver->quarantine, digest);
@@ -276,8 +276,8 @@ static enum refit_status await_commit(struct work *work, struct refit_deadline t
     if (atomic_load_explicit(&session->cancel, memory_order_relaxed))
         return refit_fail(err, session->why.status, "%s", session->why.text);
     if (!waiting)
-        return refit_fail(err, REFIT_TIMEOUT, "version %" PRIu64 " was staged, and nobody committed it in time; publish "
-                          "again", session->request.version);
+        return refit_fail(err, REFIT_TIMEOUT, "version %" PRIu64 " was staged, and nobody committed it in time; "
+                          "publish again", session->request.version);
     if (receiver->held)
         return refit_fail(err, REFIT_CONFLICT, "held: a rollback forbids newer versions until it is released");
     refit_session_set_phase(session, REFIT_PHASE_COMMITTING);
@@ -377,8 +377,8 @@ static void finish(struct refit_session *session, enum refit_status status, cons
     refit_session_snapshot(session, &end);
     refit_receiver_unlock(receiver);
     if (status == REFIT_OK)
-        refit_log(REFIT_LOG_INFO, "refit committed refit=%s version=%" PRIu64 " digest=%s bytes=%" PRIu64 " transport=%s",
-                  end.id, end.version, end.digest, end.bytes_done, end.transport);
+        refit_log(REFIT_LOG_INFO, "refit committed refit=%s version=%" PRIu64 " digest=%s bytes=%" PRIu64
+                  " transport=%s", end.id, end.version, end.digest, end.bytes_done, end.transport);
     else
         refit_log(REFIT_LOG_WARN, "refit aborted refit=%s version=%" PRIu64 " phase=%s status=%s reason=\"%s\"", end.id,
                   end.version, refit_phase_name(end.failed_in), refit_status_name(end.error.status), end.error.text);

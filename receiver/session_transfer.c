@@ -124,7 +124,7 @@ static enum refit_status note_lost(struct progress *p, size_t edge, struct refit
                       (int)(GRACE_NS / 1000000000));
 }
 
-/* Grants one batch of an edge. *granted tells whether; an edge that can't take more is blocked until something happens. */
+/* Grants one batch of an edge, and tells whether. An edge that can't take more is blocked until something happens. */
 static enum refit_status grant_one(struct progress *p, size_t edge, bool *granted, struct refit_error *err)
 {
     uint32_t number;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The source layouts that were put, by digest: bounded by count and by bytes of text, the least recently used one goes
- * first. A refit that runs retains its own, so eviction never takes it away. Not thread-safe: the receiver's lock guards it.
+ * The source layouts that were put, by digest: bounded by count and by bytes of text, the least recently used one
+ * goes first. A refit that runs retains its own, so eviction never takes it away. Not thread-safe: the receiver's lock
+ * guards it.
  */
 #ifndef REFIT_RECEIVER_SOURCES_H
 #define REFIT_RECEIVER_SOURCES_H

@@ -99,8 +99,10 @@ static void file_may_be_a_link_to_elsewhere(void **state)
 static void paths_out_of_the_root_are_refused(void **state)
 {
     struct refit_error err;
-    const char *const tricks[] = {"..", "../outside", "model/../../outside", "escape", "escape/", "escape/secret", "absolute",
-                                  "absolute/passwd", "loop", "loop/x", "model/../..", "/etc", "//etc", "model/../../root/model"};
+    const char *const tricks[] = {
+        "..", "../outside", "model/../../outside", "escape", "escape/", "escape/secret", "absolute", "absolute/passwd",
+        "loop", "loop/x", "model/../..", "/etc", "//etc", "model/../../root/model",
+    };
     for (size_t i = 0; i < sizeof tricks / sizeof tricks[0]; i++)
         assert_int_equal(find(tricks[i], true, &err), REFIT_INVALID);
 }
@@ -128,7 +130,8 @@ static void error_names_the_path_that_was_asked_for(void **state)
 
 static struct refit_request publish(void)
 {
-    struct refit_request request = {.version = 3, .label = "l", .epoch = 1, .publish_id = "p", .transport = "tcp", .kv = "keep"};
+    struct refit_request request = {.version = 3, .label = "l", .epoch = 1, .publish_id = "p", .transport = "tcp",
+                                    .kv = "keep"};
     memset(request.source, 'a', sizeof request.source - 1);
     return request;
 }

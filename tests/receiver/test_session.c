@@ -179,7 +179,8 @@ static void dry_run_moves_nothing(void **state)
     /* w in halves, b twice (replicated), e. */
     assert_int_equal(refit_plan_bytes(plan), 64 * 1024 + 2 * 300 * 4 + 130 * 32 * 2);
     refit_plan_release(plan);
-    assert_int_equal(refit_receiver_session(world.receiver, "", &(struct refit_session_snapshot){0}, &err), REFIT_NOT_FOUND);
+    struct refit_session_snapshot none;
+    assert_int_equal(refit_receiver_session(world.receiver, "", &none, &err), REFIT_NOT_FOUND);
 }
 
 /* A bounded cache: the ninth layout pushes out the least recently used one. */
@@ -190,8 +191,8 @@ static void source_layouts_are_bounded(void **state)
     for (unsigned rows = 65; rows < 65 + 8; rows++) {
         char *text = world_source_text(rows, "");
         struct refit_layout *layout = world_layout(text);
-        assert_int_equal(refit_receiver_put_source(world.receiver, refit_layout_digest(layout), text, strlen(text), NULL),
-                         REFIT_OK);
+        const char *digest = refit_layout_digest(layout);
+        assert_int_equal(refit_receiver_put_source(world.receiver, digest, text, strlen(text), NULL), REFIT_OK);
         refit_layout_release(layout);
         free(text);
     }

@@ -73,9 +73,9 @@ static void attach(uint32_t rank)
     struct refit_error err;
     size_t len;
     const char *layout = refit_layout_text(world.destination, &len);
-    struct refit_engine_config config = {.socket_path = world.socket_path, .rank = rank, .ranks = WORLD_RANKS, .label = "reader",
-                                         .layout = layout, .layout_len = len, .prepare = on_prepare,
-                                         .before_swap = on_before_swap};
+    struct refit_engine_config config = {.socket_path = world.socket_path, .rank = rank, .ranks = WORLD_RANKS,
+                                         .label = "reader", .layout = layout, .layout_len = len,
+                                         .prepare = on_prepare, .before_swap = on_before_swap};
     if (refit_engine_attach(&config, WORLD_WAIT_MS, &engines[rank], &err) != REFIT_OK)
         fail_msg("rank %u: %s", rank, err.text);
 }
@@ -323,7 +323,8 @@ static void *roll_back(void *arg)
 {
     struct refit_version *now = arg;
     struct refit_error err;
-    if (refit_receiver_rollback(world.receiver, 0, "keep", false, refit_deadline_in_ms(WORLD_WAIT_MS), now, &err) != REFIT_OK)
+    struct refit_deadline deadline = refit_deadline_in_ms(WORLD_WAIT_MS);
+    if (refit_receiver_rollback(world.receiver, 0, "keep", false, deadline, now, &err) != REFIT_OK)
         now->version = 0;
     return NULL;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Refits that end early: by word, by deadline, by a newer one, by holders that die, by layouts that do not fit. Each time the
- * old version stays, byte for byte, and the next refit succeeds.
+ * Refits that end early: by word, by deadline, by a newer one, by holders that die, by layouts that do not fit. Each
+ * time the old version stays, byte for byte, and the next refit succeeds.
  */
 #include "world.h"
 
@@ -336,9 +336,11 @@ static void misfit_is_named(const char *text, const char *because)
 }
 
 #define SOURCE(entries) \
-    "{\"format\":\"refit-layout/1\",\"ranks\":2,\"meshes\":{\"m\":{\"axes\":[\"t\"],\"shape\":[2]}},\"entries\":[" entries "]}"
+    "{\"format\":\"refit-layout/1\",\"ranks\":2,\"meshes\":{\"m\":{\"axes\":[\"t\"],\"shape\":[2]}},\"entries\":[" \
+    entries "]}"
 #define ENTRY(name, dtype, shape) \
-    "{\"tensor\":\"" name "\",\"dtype\":\"" dtype "\",\"shape\":[" shape "],\"mesh\":\"m\",\"placements\":[\"Shard(0)\"]}"
+    "{\"tensor\":\"" name "\",\"dtype\":\"" dtype "\",\"shape\":[" shape "],\"mesh\":\"m\"," \
+    "\"placements\":[\"Shard(0)\"]}"
 
 static void source_that_lacks_a_tensor(void **state)
 {
@@ -353,12 +355,14 @@ static void source_with_a_tensor_that_nobody_wants(void **state)
 
 static void source_of_another_shape(void **state)
 {
-    misfit_is_named(SOURCE(ENTRY("w", "F32", "64,255") "," ENTRY("b", "F32", "300") "," ENTRY("e", "BF16", "130,32")), "w");
+    misfit_is_named(SOURCE(ENTRY("w", "F32", "64,255") "," ENTRY("b", "F32", "300") "," ENTRY("e", "BF16", "130,32")),
+                    "\"w\"");
 }
 
 static void source_of_another_dtype(void **state)
 {
-    misfit_is_named(SOURCE(ENTRY("w", "BF16", "64,256") "," ENTRY("b", "F32", "300") "," ENTRY("e", "BF16", "130,32")), "w");
+    misfit_is_named(SOURCE(ENTRY("w", "BF16", "64,256") "," ENTRY("b", "F32", "300") "," ENTRY("e", "BF16", "130,32")),
+                    "\"w\"");
 }
 
 static void replica_without_a_layout_is_busy(void **state)

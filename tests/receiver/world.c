@@ -19,8 +19,8 @@ struct visit {
     uint64_t units, wrong;
 };
 
-static void visit_row(struct visit *visit, const struct refit_tensor *tensor, uint64_t at, int64_t stride, uint64_t units,
-                      uint64_t offset)
+static void visit_row(struct visit *visit, const struct refit_tensor *tensor, uint64_t at, int64_t stride,
+                      uint64_t units, uint64_t offset)
 {
     uint8_t expected[8];
     for (uint64_t i = 0; i < units; i++, at += (uint64_t)stride, offset += tensor->unit_bytes) {
@@ -98,7 +98,8 @@ char *world_source_text(unsigned rows, const char *extra)
     return print("{" MESH ",\"entries\":["
                  "{\"tensor\":\"w\",\"dtype\":\"F32\",\"shape\":[%u,256],\"mesh\":\"m\",\"placements\":[\"Shard(1)\"]},"
                  "{\"tensor\":\"b\",\"dtype\":\"F32\",\"shape\":[300],\"mesh\":\"m\",\"placements\":[\"Shard(0)\"]},"
-                 "{\"tensor\":\"e\",\"dtype\":\"BF16\",\"shape\":[130,32],\"mesh\":\"m\",\"placements\":[\"Shard(1)\"]}%s]}",
+                 "{\"tensor\":\"e\",\"dtype\":\"BF16\",\"shape\":[130,32],\"mesh\":\"m\","
+                 "\"placements\":[\"Shard(1)\"]}%s]}",
                  rows, extra);
 }
 
@@ -108,7 +109,8 @@ static char *destination_text(unsigned rows)
                  "{\"tensor\":\"e\",\"dtype\":\"BF16\",\"shape\":[130,32],\"mesh\":\"m\",\"placements\":[\"Shard(0)\"],"
                  "\"pad\":{\"dim\":0,\"to\":160,\"value\":0}},"
                  "{\"tensor\":\"b\",\"dtype\":\"F32\",\"shape\":[300],\"mesh\":\"m\",\"placements\":[\"Replicate\"]},"
-                 "{\"tensor\":\"w\",\"dtype\":\"F32\",\"shape\":[%u,256],\"mesh\":\"m\",\"placements\":[\"Shard(0)\"]}%s]}",
+                 "{\"tensor\":\"w\",\"dtype\":\"F32\",\"shape\":[%u,256],\"mesh\":\"m\","
+                 "\"placements\":[\"Shard(0)\"]}%s]}",
                  rows, "");
 }
 
@@ -297,8 +299,9 @@ static void *dial(void *arg)
     struct holder *holder = arg;
     struct refit_error err;
     /* Refused or lost: the refit is over, which is what the test looks at. */
-    if (holder->transport->connect(holder->endpoint, holder->ticket.card, refit_deadline_in_ms(WORLD_WAIT_MS), &err) == REFIT_OK)
-        holder->transport->wait_done(holder->endpoint, refit_deadline_in_ms(WORLD_WAIT_MS), &err);
+    struct refit_deadline deadline = refit_deadline_in_ms(WORLD_WAIT_MS);
+    if (holder->transport->connect(holder->endpoint, holder->ticket.card, deadline, &err) == REFIT_OK)
+        holder->transport->wait_done(holder->endpoint, deadline, &err);
     return NULL;
 }
 
@@ -323,9 +326,9 @@ void holder_start(struct holder *holder, struct world *world, const struct refit
     struct refit_plan_scope scope = {.side = REFIT_SOURCE, .rank = rank};
     assert_int_equal(refit_plan_build(world->source, world->destination, scope, &holder->plan, NULL), REFIT_OK);
     holder->tally = refit_tally_create(refit_layout_tensor_count(world->destination));
-    struct refit_endpoint_config config = {.role = REFIT_HOLDER, .refit_id = holder->id, .plan = holder->plan, .rank = rank,
-                                           .arenas = &holder->arena, .arena_count = 1, .tally = holder->tally,
-                                           .verify = true, .streams = 1};
+    struct refit_endpoint_config config = {.role = REFIT_HOLDER, .refit_id = holder->id, .plan = holder->plan,
+                                           .rank = rank, .arenas = &holder->arena, .arena_count = 1,
+                                           .tally = holder->tally, .verify = true, .streams = 1};
     memcpy(config.token, ticket->token, sizeof config.token);
     if (holder->transport->open(&config, &holder->endpoint, &err) != REFIT_OK)
         fail_msg("holder %u: %s", rank, err.text);

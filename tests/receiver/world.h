@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A small world for refits: a receiver of two ranks without engines, a trainer mesh of two ranks with another sharding, and
- * contents that are a function of (seed, tensor, byte), so that any byte on either side can be checked.
+ * A small world for refits: a receiver of two ranks without engines, a trainer mesh of two ranks with another
+ * sharding, and contents that are a function of (seed, tensor, byte), so that any byte on either side can be checked.
  */
 #ifndef REFIT_TESTS_RECEIVER_WORLD_H
 #define REFIT_TESTS_RECEIVER_WORLD_H
