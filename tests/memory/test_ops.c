@@ -205,9 +205,10 @@ static void refit_every_way(struct fixture *f, const char *source, const char *d
 {
     refit_all(f, source, WORLD_BUFFERS, destination, WORLD_WHOLE, by_message);
     refit_all(f, source, WORLD_WHOLE, destination, WORLD_BUFFERS, by_copy);
+    refit_all(f, source, WORLD_PIECES, destination, WORLD_PIECES, by_copy);
     refit_all(f, source, WORLD_FILE, destination, WORLD_WHOLE, by_copy);
     refit_all(f, source, WORLD_FILE, destination, WORLD_BUFFERS, by_message);
-    refit_all(f, source, WORLD_BUFFERS, destination, WORLD_BUFFERS, by_iovecs);
+    refit_all(f, source, WORLD_BUFFERS, destination, WORLD_PIECES, by_iovecs);
 }
 
 /* ---- pairs ---- */

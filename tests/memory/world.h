@@ -12,6 +12,7 @@
 enum world_memory {
     WORLD_WHOLE,   /* one piece per rank */
     WORLD_BUFFERS, /* one allocation per buffer */
+    WORLD_PIECES,  /* three per buffer: strips and runs lie across them */
     WORLD_FILE,    /* one range of a file per buffer */
 };
 
