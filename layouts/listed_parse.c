@@ -148,9 +148,10 @@ static enum refit_status store(struct listed_parser *p, const struct region_text
 {
     struct refit_layout *layout = p->layout;
     size_t need = text->flat ? text->dims + 2u : 3u * text->dims;
+    /* One more than needed: a scalar's numbers are none, but somewhere. */
     if (!refit_array_reserve(&layout->listed, &layout->listed_capacity, layout->listed_count + 1,
                              sizeof *layout->listed) ||
-        !refit_array_reserve(&layout->numbers, &layout->numbers_capacity, layout->numbers_len + need,
+        !refit_array_reserve(&layout->numbers, &layout->numbers_capacity, layout->numbers_len + need + 1,
                              sizeof *layout->numbers))
         return refit_fail_alloc(p->err, "regions", layout->listed_count * sizeof *layout->listed);
     int64_t *numbers = layout->numbers + layout->numbers_len;

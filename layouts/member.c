@@ -101,7 +101,7 @@ static enum refit_status add_tensor_group(const struct tensor_claim *claim, uint
 {
     struct refit_layout *layout = claim->layout;
     if (!refit_array_reserve(&layout->tensors, &layout->tensor_capacity, group + 1u, sizeof *layout->tensors) ||
-        !refit_array_reserve(&layout->numbers, &layout->numbers_capacity, layout->numbers_len + claim->dims,
+        !refit_array_reserve(&layout->numbers, &layout->numbers_capacity, layout->numbers_len + claim->dims + 1,
                              sizeof *layout->numbers))
         return refit_fail_alloc(err, "tensors", group * sizeof *layout->tensors);
     layout->tensors[group] = (struct refit_tensor_group){.dtype = (uint8_t)claim->dtype, .dims = (uint8_t)claim->dims,
