@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The planner's speed and memory: FSDP16 to TP8 of 288 tensors (the 9 of a Llama-3-8B layer, 32 times) for all ranks
- * together, as families and as 288 entries; then mixture-of-experts models of up to 70,000 tensors. JSON is timed apart.
+ * together, as families and as 288 entries; then mixture-of-experts models of up to 70,000 tensors. Parsing the
+ * documents and walking the edge streams are timed apart.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,8 +84,8 @@ static struct refit_layout *llama_layout(bool source, bool families, double *ms)
     const int ranks = source ? 16 : 8;
     const char *comma = "";
     refit_buf_init(&text, REFIT_LAYOUT_TEXT_MAX);
-    refit_buf_printf(&text, "{\"format\":\"refit-layout/1\",\"ranks\":%d,\"meshes\":{\"m\":{\"axes\":[\"x\"],\"shape\":[%d]}},"
-                     "\"entries\":[", ranks, ranks);
+    refit_buf_printf(&text, "{\"format\":\"refit-layout/1\",\"ranks\":%d,\"meshes\":{\"m\":{\"axes\":[\"x\"],"
+                     "\"shape\":[%d]}},\"entries\":[", ranks, ranks);
     for (int layer = families ? -1 : 0; layer < (families ? 0 : 32); layer++) {
         for (size_t i = 0; i < sizeof(llama) / sizeof(llama[0]); i++, comma = ",") {
             refit_buf_printf(&text, "%s", comma);
@@ -104,17 +105,17 @@ struct moe {
     const char *dtype;
 };
 
-static void write_expert(struct refit_buf *text, const struct moe *m, const char *part, bool source, int rows, int columns,
-                         int cut)
+static void write_expert(struct refit_buf *text, const struct moe *m, const char *part, bool source, int rows,
+                         int columns, int cut)
 {
-    refit_buf_printf(text, ",{\"tensor\":\"model.layers.{l}.mlp.experts.{e}.%s.weight\",\"dtype\":\"%s\",\"shape\":[%d,%d],"
-                     "\"mesh\":\"m\",\"placements\":", part, m->dtype, rows, columns);
+    refit_buf_printf(text, ",{\"tensor\":\"model.layers.{l}.mlp.experts.{e}.%s.weight\",\"dtype\":\"%s\","
+                     "\"shape\":[%d,%d],\"mesh\":\"m\",\"placements\":", part, m->dtype, rows, columns);
     if (source) {
         refit_buf_printf(text, "[\"Replicate\",\"Replicate\"],\"for\":{\"l\":{\"range\":[%d,%d],\"axis\":\"pp\"},"
                          "\"e\":{\"range\":[0,%d],\"axis\":\"ep\"}}}", m->dense, m->layers, m->experts);
     } else {
-        refit_buf_printf(text, "[\"Shard(%d)\"],\"buffer\":\"layers.{l}.%s\",\"for\":{\"l\":[%d,%d],\"e\":[0,%d]}}", cut,
-                         part, m->dense, m->layers, m->experts);
+        refit_buf_printf(text, "[\"Shard(%d)\"],\"buffer\":\"layers.{l}.%s\",\"for\":{\"l\":[%d,%d],\"e\":[0,%d]}}",
+                         cut, part, m->dense, m->layers, m->experts);
     }
 }
 
@@ -140,8 +141,8 @@ static struct refit_layout *moe_layout(const struct moe *m, bool source, double 
     (void)snprintf(square, sizeof(square), "[%d,%d]", m->hidden, m->hidden);
     (void)snprintf(norm, sizeof(norm), "[%d]", m->hidden);
     if (source) {
-        refit_buf_printf(&text, "{\"format\":\"refit-layout/1\",\"ranks\":%d,\"meshes\":{\"m\":{\"axes\":[\"pp\",\"ep\"],"
-                         "\"shape\":[%d,%d]}},\"entries\":[", m->pp * m->ep, m->pp, m->ep);
+        refit_buf_printf(&text, "{\"format\":\"refit-layout/1\",\"ranks\":%d,\"meshes\":{\"m\":{"
+                         "\"axes\":[\"pp\",\"ep\"],\"shape\":[%d,%d]}},\"entries\":[", m->pp * m->ep, m->pp, m->ep);
     } else {
         refit_buf_printf(&text, "{\"format\":\"refit-layout/1\",\"ranks\":%d,\"meshes\":{\"m\":{\"axes\":[\"tp\"],"
                          "\"shape\":[%d]}},\"entries\":[", m->tp, m->tp);
@@ -200,34 +201,75 @@ static void measure(struct refit_layout *source, struct refit_layout *destinatio
     refit_plan_release(plan);
 }
 
+static const struct refit_plan_scope sources = {REFIT_SOURCE, REFIT_ALL_RANKS, false};
+static const struct refit_plan_scope destinations = {REFIT_DESTINATION, REFIT_ALL_RANKS, false};
+static const struct refit_plan_scope totals = {REFIT_SOURCE, REFIT_ALL_RANKS, true};
+
+static uint64_t walk_all(const struct refit_plan *plan)
+{
+    size_t count;
+    uint64_t strips = 0;
+    const struct refit_edge *edges = refit_plan_edges(plan, &count);
+    for (size_t i = 0; i < count; i++) {
+        for (uint32_t number = 0; number < edges[i].batches; number++) {
+            struct refit_walk walk = refit_walk_batch(plan, &edges[i], number);
+            struct refit_strip strip;
+            while (refit_walk_next(&walk, UINT64_MAX, &strip)) {
+                strips++;
+            }
+        }
+    }
+    return strips;
+}
+
+static void measure_walk(struct refit_layout *source, struct refit_layout *destination)
+{
+    struct refit_plan *plan = NULL;
+    struct refit_error err;
+    double ns[ROUNDS];
+    uint64_t strips = 0;
+    check(refit_plan_build(source, destination, sources, &plan, &err), &err);
+    for (int i = 0; i < ROUNDS; i++) {
+        const int64_t begin = refit_clock_ns();
+        strips = walk_all(plan);
+        ns[i] = (double)(refit_clock_ns() - begin);
+    }
+    qsort(ns, ROUNDS, sizeof(ns[0]), by_value);
+    printf("  %-32s %8.3f ms, %llu strips, %.1f ns each\n", "walking all edge streams", ns[ROUNDS / 2] / 1e6,
+           (unsigned long long)strips, ns[ROUNDS / 2] / (double)strips);
+    refit_plan_release(plan);
+}
+
 static void bench_llama(bool families)
 {
+    const struct refit_plan_scope one = {REFIT_SOURCE, 3, false};
     double ms = 0;
     struct refit_layout *source = llama_layout(true, families, &ms);
     struct refit_layout *destination = llama_layout(false, families, &ms);
     printf("FSDP16 to TP8, 288 tensors, %s (both layouts parsed in %.2f ms)\n",
            families ? "9 families" : "288 entries without families", ms);
-    measure(source, destination, (struct refit_plan_scope){REFIT_SOURCE, REFIT_ALL_RANKS, false}, ROUNDS, "all source ranks");
-    measure(source, destination, (struct refit_plan_scope){REFIT_DESTINATION, REFIT_ALL_RANKS, false}, ROUNDS,
-            "all destination ranks");
-    measure(source, destination, (struct refit_plan_scope){REFIT_SOURCE, 3, false}, ROUNDS, "source rank 3");
-    measure(source, destination, (struct refit_plan_scope){REFIT_SOURCE, REFIT_ALL_RANKS, true}, ROUNDS, "totals");
+    measure(source, destination, sources, ROUNDS, "all source ranks");
+    measure(source, destination, destinations, ROUNDS, "all destination ranks");
+    measure(source, destination, one, ROUNDS, "source rank 3");
+    measure(source, destination, totals, ROUNDS, "totals");
+    measure_walk(source, destination);
     refit_layout_release(source);
     refit_layout_release(destination);
 }
 
 static void bench_moe(const struct moe *m)
 {
+    const struct refit_plan_scope from = {REFIT_SOURCE, 1, false};
+    const struct refit_plan_scope to = {REFIT_DESTINATION, 5, false};
     double ms = 0;
     struct refit_layout *source = moe_layout(m, true, &ms);
     struct refit_layout *destination = moe_layout(m, false, &ms);
     printf("%s, PP%d x EP%d to TP%d, %u tensors (both layouts parsed in %.2f ms)\n", m->name, m->pp, m->ep, m->tp,
            refit_layout_tensor_count(destination), ms);
-    measure(source, destination, (struct refit_plan_scope){REFIT_SOURCE, 1, false}, LARGE_ROUNDS, "source rank 1");
-    measure(source, destination, (struct refit_plan_scope){REFIT_DESTINATION, 5, false}, LARGE_ROUNDS, "destination rank 5");
-    measure(source, destination, (struct refit_plan_scope){REFIT_SOURCE, REFIT_ALL_RANKS, true}, LARGE_ROUNDS, "totals");
-    measure(source, destination, (struct refit_plan_scope){REFIT_DESTINATION, REFIT_ALL_RANKS, false}, LARGE_ROUNDS,
-            "all destination ranks");
+    measure(source, destination, from, LARGE_ROUNDS, "source rank 1");
+    measure(source, destination, to, LARGE_ROUNDS, "destination rank 5");
+    measure(source, destination, totals, LARGE_ROUNDS, "totals");
+    measure(source, destination, destinations, LARGE_ROUNDS, "all destination ranks");
     refit_layout_release(source);
     refit_layout_release(destination);
 }

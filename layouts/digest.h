@@ -6,8 +6,9 @@
  * one zero-padded; block b = i >> 10. For k = 0, 1:
  *     D_k = sum over b of W_k(b) * (sum over i in b of x_i * K_k[i & 1023])   (mod 2^64)
  * with K_k 1024 odd 32-bit numbers and W_k(b) odd 64-bit numbers, both from splitmix64 with fixed seeds
- * (digest.c; frozen: they are part of the wire format). The sum is linear in the bytes, so any cut of a tensor, even inside
- * a word, adds up to the same 128 bits, whatever the sharding; it is not linear in the index, so moved bytes are seen.
+ * (digest.c; frozen: they are part of the wire format). The sum is linear in the bytes, so any cut of a tensor, even
+ * inside a word, adds up to the same 128 bits, whatever the sharding; it is not linear in the index, so moved bytes
+ * are seen.
  * A change of one word is always seen, others escape with about 2^-62. It is no defence against an adversary.
  */
 #ifndef REFIT_LAYOUTS_DIGEST_H

@@ -4,7 +4,7 @@
  *
  * Exact: every destination byte is in exactly one op (fills and derived buffers in none); no other byte is. A box that
  * several source ranks hold is given to the one with the least bytes so far (ties: the lowest rank), so replicated
- * sources share the load; refit_plan_holders() names the others. Near-linear: boxes are indexed per tensor.
+ * sources share the load. Near-linear: boxes are indexed per tensor.
  *
  * An *edge* is one (source rank, destination rank) pair. Its ops in plan order, each box dense and row-major, form
  * one byte stream, the *edge stream*; both sides derive the same stream, each bound to its own memory. A *batch* is
@@ -56,7 +56,7 @@ struct refit_strip {
 struct refit_plan;
 
 /* Checks everything of the preflight that is about layouts: dtypes and shapes agree, every destination byte has a
- * source, every source tensor is wanted or excused (by either side), no Partial. The error names tensor, box and
+ * source, every source byte is wanted or its tensor's name excused (by either side). The error names tensor, box and
  * rank. *out is new (refit_plan_release); the plan retains both layouts. */
 REFIT_MUST_CHECK enum refit_status refit_plan_build(struct refit_layout *source, struct refit_layout *destination,
                                                     struct refit_plan_scope scope, struct refit_plan **out,
@@ -69,7 +69,8 @@ struct refit_layout *refit_plan_destination(const struct refit_plan *plan); /* b
 
 /* Edges of the scope that carry bytes, sorted by (destination rank, source rank). Borrowed. */
 const struct refit_edge *refit_plan_edges(const struct refit_plan *plan, size_t *count);
-const struct refit_edge *refit_plan_edge(const struct refit_plan *plan, uint32_t source_rank, uint32_t destination_rank);
+const struct refit_edge *refit_plan_edge(const struct refit_plan *plan, uint32_t source_rank,
+                                         uint32_t destination_rank);
 /* Sum over the edges in the scope: the bytes needed. */
 uint64_t refit_plan_bytes(const struct refit_plan *plan);
 /* Heap the plan holds, bytes. */

@@ -328,7 +328,7 @@ static enum refit_status check_used(struct build *b)
         refit_layout_tensor(b->plan->source, id, &tensor);
         if (!excused(b, tensor.name) && !refit_layout_find(b->plan->destination, tensor.name, &alias)) {
             return refit_fail(b->err, REFIT_MISMATCH,
-                              "tensor \"%s\" of the source is used by no destination tensor: serve it, or excuse its name",
+                              "tensor \"%s\" of the source is used by no destination tensor: serve it, or excuse it",
                               tensor.name);
         }
     }

@@ -45,7 +45,7 @@ static bool meet(const struct refit_box *a, const struct refit_box *b)
     return true;
 }
 
-/* Nodes are in heap order, the root is 1; leaf i is around boxes i * FEW and on. Those past the last box have no dims. */
+/* Nodes are in heap order, the root is 1; leaf i is around boxes i * FEW and on. Those past the end have no dims. */
 static uint32_t leaves_for(uint32_t count)
 {
     uint32_t leaves = 1;

@@ -196,8 +196,9 @@ static void write_box_entry(struct writer *w, const struct model_tensor *t, cons
     }
     const int64_t offset = random_below(w->r, 40);
     begin_entry(w);
-    refit_buf_printf(&w->text, "\"rank\":%u,\"buffer\":\"listed%u\",\"bytes\":%lld,\"dtype\":\"%s\",\"regions\":[{", rank,
-                     w->buffers++, (long long)(bytes + offset + random_below(w->r, 30)), refit_dtype_name(t->dtype));
+    refit_buf_printf(&w->text, "\"rank\":%u,\"buffer\":\"listed%u\",\"bytes\":%lld,\"dtype\":\"%s\",\"regions\":[{",
+                     rank, w->buffers++, (long long)(bytes + offset + random_below(w->r, 30)),
+                     refit_dtype_name(t->dtype));
     refit_buf_printf(&w->text, "\"tensor\":\"%s\",", name);
     write_numbers(w, "shape", t->shape, t->dims);
     refit_buf_printf(&w->text, ",");
@@ -218,7 +219,8 @@ static struct refit_box whole_box(const struct model_tensor *t)
     return box;
 }
 
-static void write_replicas(struct writer *w, const struct model_tensor *t, const char *name, const struct refit_box *box)
+static void write_replicas(struct writer *w, const struct model_tensor *t, const char *name,
+                           const struct refit_box *box)
 {
     const uint32_t copies = coin(w, 3) ? 1 + random_below(w->r, w->ranks) : 1;
     const uint32_t first = random_below(w->r, w->ranks);

@@ -46,9 +46,10 @@ static struct refit_layout *layout_of(const struct pair *pair, bool source)
     struct refit_error err = {.text = "out of memory"};
     struct refit_buf text;
     refit_buf_init(&text, 1 << 20);
-    refit_buf_printf(&text, "{\"format\":\"refit-layout/1\",\"ranks\":%u,\"meshes\":{\"m\":{\"axes\":[\"%s\",\"%s\",\"%s\"],"
-                     "\"shape\":[%u,%u,%u]}},\"entries\":[", m->size[0] * m->size[1] * m->size[2], m->axis[0], m->axis[1],
-                     m->axis[2], m->size[0], m->size[1], m->size[2]);
+    refit_buf_printf(&text, "{\"format\":\"refit-layout/1\",\"ranks\":%u,\"meshes\":{\"m\":{",
+                     m->size[0] * m->size[1] * m->size[2]);
+    refit_buf_printf(&text, "\"axes\":[\"%s\",\"%s\",\"%s\"],\"shape\":[%u,%u,%u]}},\"entries\":[", m->axis[0],
+                     m->axis[1], m->axis[2], m->size[0], m->size[1], m->size[2]);
     for (size_t i = 0; i < pair->count; i++) {
         const struct weight *w = &pair->weights[i];
         const char *family = source ? w->source_for : w->destination_for;
@@ -168,7 +169,8 @@ static void check_pair(const struct pair *pair)
 
 static void small_matrices(void **state)
 {
-    CHECK("8x8, 2 row shards to 4 column shards", MESH("tp", 2, "b", 1, "c", 1), MESH("tp", 4, "b", 1, "c", 1), 8 * 8 * 4,
+    CHECK("8x8, 2 row shards to 4 column shards", MESH("tp", 2, "b", 1, "c", 1), MESH("tp", 4, "b", 1, "c", 1),
+          8 * 8 * 4,
           {"w", "F32", "[8,8]", NULL, S0 "," R "," R, NULL, S1 "," R "," R});
     CHECK("TP4 to DP4", MESH("tp", 4, "b", 1, "c", 1), MESH("dp", 4, "b", 1, "c", 1), 64 * 48 * 2,
           {"w", "BF16", "[64,48]", NULL, S0 "," R "," R, NULL, R "," R "," R});
@@ -190,7 +192,8 @@ static void dense_models(void **state)
           {"l.{l}.down", "BF16", "[2560,9728]", L(0, 36), R "," R "," R, L(0, 36), S1 "," R "," R});
     CHECK("FSDP4 x TP2 to TP3, uneven", MESH("fsdp", 4, "tp", 2, "c", 1), MESH("tp", 3, "b", 1, "c", 1),
           (uint64_t)4 * 8 * (9 * 10 + 10 * 7),
-          {"l.{l}.a", "F32", "[9,10]", L(0, 8), "\"_StridedShard(0, split_factor=2)\"," S0 "," R, L(0, 8), S1 "," R "," R},
+          {"l.{l}.a", "F32", "[9,10]", L(0, 8), "\"_StridedShard(0, split_factor=2)\"," S0 "," R, L(0, 8),
+           S1 "," R "," R},
           {"l.{l}.b", "F32", "[10,7]", L(0, 8), S0 "," S1 "," R, L(0, 8), S0 "," R "," R});
 }
 
@@ -205,12 +208,14 @@ static void expert_models(void **state)
            R "," S0 "," R},
           {"l.{l}.e.{e}.down", "BF16", "[2048,768]", L_PP(0, 48) "," E_EP(128), R "," R "," R, L(0, 48) "," E(128),
            R "," S1 "," R});
-    CHECK("Qwen3-235B, TP4 x PP8 x EP16 to TP8 x DP16", MESH("pp", 8, "ep", 16, "tp", 4), MESH("dp", 16, "tp", 8, "c", 1),
+    CHECK("Qwen3-235B, TP4 x PP8 x EP16 to TP8 x DP16", MESH("pp", 8, "ep", 16, "tp", 4),
+          MESH("dp", 16, "tp", 8, "c", 1),
           (uint64_t)2 * 94 * ((uint64_t)8192 * 4096 + 128 * (uint64_t)1536 * 4096),
           {"l.{l}.q", "BF16", "[8192,4096]", L_PP(0, 94), R "," R "," S0, L(0, 94), R "," S0 "," R},
           {"l.{l}.e.{e}.down", "BF16", "[4096,1536]", L_PP(0, 94) "," E_EP(128), R "," R "," R, L(0, 94) "," E(128),
            R "," S1 "," R});
-    CHECK("Nemotron Ultra, TP8 x EP32 x PP2 to TP8 x DP8", MESH("pp", 2, "ep", 32, "tp", 8), MESH("dp", 8, "tp", 8, "c", 1),
+    CHECK("Nemotron Ultra, TP8 x EP32 x PP2 to TP8 x DP8", MESH("pp", 2, "ep", 32, "tp", 8),
+          MESH("dp", 8, "tp", 8, "c", 1),
           (uint64_t)2 * 100 * ((uint64_t)8192 * 8192 + 64 * (uint64_t)2048 * 8192),
           {"l.{l}.q", "BF16", "[8192,8192]", L_PP(0, 100), R "," R "," S0, L(0, 100), R "," S0 "," R},
           {"l.{l}.e.{e}.up", "BF16", "[2048,8192]", L_PP(0, 100) "," E_EP(64), R "," R "," S0, L(0, 100) "," E(64),
@@ -230,8 +235,8 @@ static void largest_models(void **state)
            R "," S1 "," R});
     CHECK("Kimi-K2, 256 ranks to 128", MESH("pp", 8, "ep", 32, "c", 1), MESH("ep", 16, "tp", 8, "c", 1),
           (uint64_t)60 * 384 * 2048 * 7168,
-          {"l.{l}.e.{e}.gate", "F8_E4M3", "[2048,7168]", L_PP(1, 61) "," E_EP(384), R "," R "," R, L(1, 61) "," E_EP(384),
-           R "," S0 "," R});
+          {"l.{l}.e.{e}.gate", "F8_E4M3", "[2048,7168]", L_PP(1, 61) "," E_EP(384), R "," R "," R,
+           L(1, 61) "," E_EP(384), R "," S0 "," R});
     CHECK("2,048 ranks to 2,048 ranks", MESH("pp", 16, "ep", 128, "c", 1), MESH("dp", 64, "tp", 32, "c", 1),
           (uint64_t)2 * 16 * (8192 + 128 * (uint64_t)4096 * 8192),
           {"l.{l}.norm", "BF16", "[8192]", L_PP(0, 16), R "," R "," R, L(0, 16), R "," R "," R},

@@ -298,7 +298,8 @@ static void replicated_sources_share_by_bytes(void **state)
 
 #define ONE_RANK "{\"format\":\"refit-layout/1\",\"ranks\":1,\"meshes\":{\"m\":{\"axes\":[\"x\"],\"shape\":[1]}},"
 #define TENSOR(name, dtype, shape) \
-    "{\"tensor\":\"" name "\",\"dtype\":\"" dtype "\",\"shape\":" shape ",\"mesh\":\"m\",\"placements\":[\"Replicate\"]}"
+    "{\"tensor\":\"" name "\",\"dtype\":\"" dtype "\",\"shape\":" shape ",\"mesh\":\"m\"," \
+    "\"placements\":[\"Replicate\"]}"
 
 static void expect_plan(const char *source, const char *destination, uint64_t bytes)
 {
@@ -346,7 +347,8 @@ static void excused_names_may_be_left_out(void **state)
 {
     expect_plan(ONE_RANK "\"entries\":[" TENSOR("w", "F32", "[4]") "," TENSOR("debug.x", "F32", "[4]") "]}",
                 ONE_RANK "\"entries\":[" TENSOR("w", "F32", "[4]") "],\"excused\":[\"debug.*\"]}", 16);
-    expect_plan(ONE_RANK "\"entries\":[" TENSOR("w", "F32", "[4]") "," TENSOR("y", "F32", "[4]") "],\"excused\":[\"y\"]}",
+    expect_plan(ONE_RANK "\"entries\":[" TENSOR("w", "F32", "[4]") "," TENSOR("y", "F32", "[4]")
+                "],\"excused\":[\"y\"]}",
                 ONE_RANK "\"entries\":[" TENSOR("w", "F32", "[4]") "]}", 16);
 }
 

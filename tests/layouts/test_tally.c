@@ -57,7 +57,8 @@ static void adders_may_run_at_once(void **state)
     refit_tally_destroy(NULL);
 }
 
-#define HEAD "{\"format\":\"refit-layout/1\",\"ranks\":2,\"meshes\":{\"m\":{\"axes\":[\"x\"],\"shape\":[2]}},\"entries\":["
+#define HEAD \
+    "{\"format\":\"refit-layout/1\",\"ranks\":2,\"meshes\":{\"m\":{\"axes\":[\"x\"],\"shape\":[2]}},\"entries\":["
 #define EXPERTS \
     "{\"tensor\":\"e.{i}.w\",\"for\":{\"i\":[0,11]},\"dtype\":\"F8_E4M3\",\"shape\":[6,4],\"mesh\":\"m\"," \
     "\"placements\":[\"Shard(0)\"]}"

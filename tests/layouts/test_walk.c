@@ -23,7 +23,8 @@ static struct refit_plan *plan_of(const char *source_text, const char *destinati
     struct refit_error err = {.text = ""};
     const struct refit_plan_scope scope = {.side = side, .rank = REFIT_ALL_RANKS};
     if (refit_layout_parse(source_text, strlen(source_text), "the source", &source, &err) != REFIT_OK
-        || refit_layout_parse(destination_text, strlen(destination_text), "the destination", &destination, &err) != REFIT_OK
+        || refit_layout_parse(destination_text, strlen(destination_text), "the destination", &destination, &err)
+               != REFIT_OK
         || refit_plan_build(source, destination, scope, &plan, &err) != REFIT_OK) {
         print_error("%s\n", err.text);
         fail();
@@ -57,7 +58,8 @@ static void check_strip(const struct refit_strip *strip, uint64_t at, place_fn p
 }
 
 /* Walks every batch of the edge with strips of at most `most` bytes; returns how many strips there were. */
-static uint64_t check_batches(const struct refit_plan *plan, const struct refit_edge *edge, uint64_t most, place_fn place)
+static uint64_t check_batches(const struct refit_plan *plan, const struct refit_edge *edge, uint64_t most,
+                              place_fn place)
 {
     uint64_t at = 0;
     uint64_t strips = 0;
@@ -160,8 +162,8 @@ static void transposed_matrix_has_one_strip_per_row(void **state)
 
 #define NORMS 40000u
 #define NORM_BYTES 2800u
-static const char norms[] = LAYOUT("1", "{\"tensor\":\"n.{i}\",\"for\":{\"i\":[0,40000]},\"dtype\":\"F32\",\"shape\":[700],"
-                                        "\"mesh\":\"m\",\"placements\":[\"Replicate\"]}");
+static const char norms[] = LAYOUT("1", "{\"tensor\":\"n.{i}\",\"for\":{\"i\":[0,40000]},\"dtype\":\"F32\","
+                                        "\"shape\":[700],\"mesh\":\"m\",\"placements\":[\"Replicate\"]}");
 
 static struct place in_norms(uint64_t at)
 {
