@@ -276,7 +276,7 @@ static bool first_attach(struct refit_engine *engine, enum refit_status status, 
 
 static void log_refusal(struct refit_engine *engine, enum refit_status status, const struct refit_error *error)
 {
-    if (status == REFIT_PEER || engine->refused_logged)
+    if (status == REFIT_PEER || !engine->page || engine->refused_logged)
         return;
     engine->refused_logged = true;
     refit_log(REFIT_LOG_WARN, "refitd does not take this rank back, it goes on with what is mapped rank=%u reason=\"%s\"",

@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A process of the bank's tests: a rank of a replica, or a bank of its own (so that it can be killed). It takes one command per
+ * message on descriptor 0 and answers each with one message that begins with a status.
+ *
+ *     bank_process rank SOCKET RANK RANKS BYTES NAME [STEP-FD]
+ *     bank_process bank SOCKET RANKS SLOTS uid|seal ADOPT-MS
+ */
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <refit/engine.h>
+
+#include "tests/receiver/bank_model.h"
+
+#define PINS_MAX 16
+
+static char line[512];
+
+__attribute__((format(printf, 2, 3)))
+static void reply(enum refit_status status, const char *format, ...)
+{
+    char text[1024];
+    va_list args;
+    int len = snprintf(text, sizeof text, "%d ", (int)status);
+    va_start(args, format);
+    len += vsnprintf(text + len, sizeof text - (size_t)len, format, args);
+    va_end(args);
+    if (send(0, text, (size_t)len < sizeof text ? (size_t)len : sizeof text - 1, MSG_NOSIGNAL) < 0)
+        exit(1);
+}
+
+static bool next_command(void)
+{
+    ssize_t n = recv(0, line, sizeof line - 1, 0);
+    if (n <= 0)
+        return false;
+    line[n] = '\0';
+    return true;
+}
+
+static const char *argument(const char *command)
+{
+    size_t len = strlen(command);
+    return strncmp(line, command, len) == 0 && (line[len] == ' ' || !line[len]) ? line + len + (line[len] == ' ') : NULL;
+}
+
+/* --- a rank ------------------------------------------------------------------------------------------------ */
+
+struct rank {
+    struct refit_engine_config config;
+    struct refit_engine *engine;
+    char layout[1024];
+    struct refit_pin pin[PINS_MAX];
+    int step_fd; /* to the other rank, or -1 */
+    pthread_t stepper;
+    bool running;
+    atomic_bool stop;
+    atomic_ulong steps, torn, stale;
+    atomic_ulong prepared, swapped;
+    atomic_ulong last_swapped;
+    char refuse_prepare[128];
+    atomic_bool refuse_swap;
+};
+
+static uint64_t count_torn(struct refit_engine *engine, const struct refit_pin *pin)
+{
+    uint64_t torn = 0;
+    for (uint32_t id = 0; id < refit_engine_buffer_count(engine); id++) {
+        const uint64_t *words = refit_engine_buffer(engine, pin, id);
+        for (size_t i = 0; i < refit_engine_buffer_bytes(engine, id) / 8; i++)
+            torn += words[i] != pin->version;
+    }
+    return torn;
+}
+
+static int on_prepare(void *context, struct refit_engine *engine, const struct refit_version *version,
+                      const struct refit_pin *pin, char *reason)
+{
+    struct rank *rank = context;
+    atomic_fetch_add(&rank->prepared, 1);
+    atomic_fetch_add(&rank->torn, count_torn(engine, pin));
+    if (version->version != pin->version || strncmp(version->label, "step-", 5) != 0)
+        atomic_fetch_add(&rank->torn, 1);
+    if (!rank->refuse_prepare[0])
+        return 0;
+    snprintf(reason, 256, "%s", rank->refuse_prepare);
+    return 1;
+}
+
+static int on_before(void *context, const struct refit_version *version, const char *kv)
+{
+    struct rank *rank = context;
+    return version->version == 0 || !kv[0] || atomic_load(&rank->refuse_swap);
+}
+
+static void on_after(void *context, const struct refit_version *version, const char *kv)
+{
+    struct rank *rank = context;
+    (void)kv;
+    atomic_store(&rank->last_swapped, version->version);
+    atomic_fetch_add(&rank->swapped, 1);
+}
+
+/* One step of the leader: it names the version, the follower acquires, then the leader's own reading goes on. */
+static void lead_step(struct rank *rank)
+{
+    struct refit_pin pin;
+    char told;
+    if (refit_engine_acquire(rank->engine, REFIT_LATEST, &pin) != REFIT_OK)
+        return;
+    if (rank->step_fd >= 0 && send(rank->step_fd, &pin.version, sizeof pin.version, MSG_NOSIGNAL) > 0)
+        (void)!recv(rank->step_fd, &told, 1, 0);
+    atomic_fetch_add(&rank->torn, count_torn(rank->engine, &pin));
+    refit_engine_release(rank->engine, &pin);
+    atomic_fetch_add(&rank->steps, 1);
+}
+
+static void follow_step(struct rank *rank)
+{
+    struct refit_pin pin;
+    uint64_t version;
+    struct timeval wait = {.tv_usec = 100000};
+    setsockopt(rank->step_fd, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof wait);
+    if (recv(rank->step_fd, &version, sizeof version, 0) != sizeof version)
+        return;
+    enum refit_status status = refit_engine_acquire(rank->engine, version, &pin);
+    (void)!send(rank->step_fd, "k", 1, MSG_NOSIGNAL);
+    if (status != REFIT_OK) {
+        atomic_fetch_add(&rank->stale, 1);
+        return;
+    }
+    atomic_fetch_add(&rank->torn, count_torn(rank->engine, &pin));
+    refit_engine_release(rank->engine, &pin);
+    atomic_fetch_add(&rank->steps, 1);
+}
+
+static void *run_steps(void *context)
+{
+    struct rank *rank = context;
+    while (!atomic_load(&rank->stop)) {
+        if (rank->config.rank == 0)
+            lead_step(rank);
+        else
+            follow_step(rank);
+    }
+    return NULL;
+}
+
+static void halt(struct rank *rank)
+{
+    if (!rank->running)
+        return;
+    atomic_store(&rank->stop, true);
+    pthread_join(rank->stepper, NULL);
+    rank->running = false;
+}
+
+static void do_acquire(struct rank *rank, const char *text)
+{
+    unsigned id = 0;
+    uint64_t version = 0;
+    (void)!sscanf(text, "%u %" SCNu64, &id, &version);
+    struct refit_pin *pin = &rank->pin[id % PINS_MAX];
+    enum refit_status status = refit_engine_acquire(rank->engine, version, pin);
+    reply(status, "%" PRIu64, status == REFIT_OK ? pin->version : 0);
+}
+
+static void do_fork(void)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        for (;;)
+            pause();
+    }
+    reply(REFIT_OK, "%d", (int)child);
+}
+
+static void rank_command(struct rank *rank)
+{
+    struct refit_error error = {0};
+    const char *text;
+    if ((text = argument("attach"))) {
+        enum refit_status status = refit_engine_attach(&rank->config, atoi(text), &rank->engine, &error);
+        reply(status, "%s", error.text);
+    } else if ((text = argument("wait"))) {
+        enum refit_status status = refit_engine_wait(rank->engine, atoi(text), &error);
+        reply(status, "%s", error.text);
+    } else if ((text = argument("acquire"))) {
+        do_acquire(rank, text);
+    } else if ((text = argument("release"))) {
+        refit_engine_release(rank->engine, &rank->pin[atoi(text) % PINS_MAX]);
+        reply(REFIT_OK, "released");
+    } else if ((text = argument("check"))) {
+        reply(REFIT_OK, "%" PRIu64, count_torn(rank->engine, &rank->pin[atoi(text) % PINS_MAX]));
+    } else if ((text = argument("refuse-prepare"))) {
+        snprintf(rank->refuse_prepare, sizeof rank->refuse_prepare, "%s", text);
+        reply(REFIT_OK, "set");
+    } else if ((text = argument("refuse-swap"))) {
+        atomic_store(&rank->refuse_swap, atoi(text) != 0);
+        reply(REFIT_OK, "set");
+    } else if (argument("run")) {
+        atomic_store(&rank->stop, false);
+        rank->running = pthread_create(&rank->stepper, NULL, run_steps, rank) == 0;
+        reply(rank->running ? REFIT_OK : REFIT_SYSTEM, "running");
+    } else if (argument("steps")) {
+        reply(REFIT_OK, "%lu %lu %lu", rank->steps, rank->torn, rank->stale);
+    } else if (argument("halt")) {
+        halt(rank);
+        reply(REFIT_OK, "%lu %lu %lu", rank->steps, rank->torn, rank->stale);
+    } else if (argument("hooks")) {
+        reply(REFIT_OK, "%lu %lu %lu", rank->prepared, rank->swapped, rank->last_swapped);
+    } else if (argument("fork")) {
+        do_fork();
+    } else if (argument("detach")) {
+        halt(rank);
+        refit_engine_detach(rank->engine);
+        rank->engine = NULL;
+        reply(REFIT_OK, "detached");
+    } else {
+        reply(REFIT_INVALID, "no such command: %s", line);
+    }
+}
+
+static int run_rank(char **argv, int argc)
+{
+    static struct rank rank;
+    rank.step_fd = argc > 7 ? atoi(argv[7]) : -1;
+    rank.config = (struct refit_engine_config){
+        .socket_path = argv[2], .rank = (uint32_t)atoi(argv[3]), .ranks = (uint32_t)atoi(argv[4]), .label = "a test's rank",
+        .layout = rank.layout, .prepare = on_prepare, .before_swap = on_before, .after_swap = on_after,
+        .context = &rank};
+    model_layout(rank.layout, sizeof rank.layout, rank.config.ranks, strtoul(argv[5], NULL, 10), argv[6]);
+    rank.config.layout_len = strlen(rank.layout);
+    while (next_command())
+        rank_command(&rank);
+    halt(&rank);
+    refit_engine_detach(rank.engine);
+    return 0;
+}
+
+/* --- a bank ------------------------------------------------------------------------------------------------ */
+
+static void do_snapshot(struct refit_bank *bank)
+{
+    struct refit_bank_snapshot now;
+    refit_bank_read(bank, &now);
+    bool active = now.active != REFIT_SLOT_NONE;
+    reply(REFIT_OK, "active=%" PRIu64 " attached=%u adopting=%d rollback=%" PRIu64 " writable=%d label=%s",
+          active ? now.slot[now.active].version.version : 0, now.attached, now.adopting, now.rollback_version,
+          active && now.slot[now.active].writable, active ? now.slot[now.active].version.label : "-");
+}
+
+static void do_inode(struct refit_bank *bank, const char *text)
+{
+    struct refit_slot_identity identity = {0};
+    struct refit_piece piece;
+    unsigned slot = 0, rank = 0;
+    (void)!sscanf(text, "%u %u", &slot, &rank);
+    refit_arena_piece_at(refit_bank_arenas(bank, slot)[rank], 0, &piece);
+    enum refit_status status = refit_slot_identify(piece.fd, &identity, NULL);
+    reply(status, "%" PRIu64, identity.inode);
+}
+
+static void bank_command(struct refit_bank *bank, unsigned ranks)
+{
+    struct refit_error error = {0};
+    uint32_t slot = 0;
+    const char *text;
+    if ((text = argument("put"))) {
+        enum refit_status status = model_put(bank, ranks, strtoull(text, NULL, 10), MODEL_WAIT_MS, &error);
+        reply(status, "%s", error.text);
+    } else if ((text = argument("stage"))) {
+        enum refit_status status =
+            model_stage(bank, ranks, strtoull(text, NULL, 10), MODEL_WAIT_MS, &slot, &error);
+        reply(status, "%u", slot);
+    } else if ((text = argument("fill"))) {
+        enum refit_status status =
+            refit_bank_begin(bank, refit_deadline_in_ms(MODEL_WAIT_MS), NULL, NULL, NULL, &slot, &error);
+        if (status == REFIT_OK)
+            model_fill(bank, slot, ranks, strtoull(text, NULL, 10));
+        reply(status, "%u", slot);
+    } else if ((text = argument("rollback"))) {
+        struct refit_version now = {0};
+        enum refit_status status = refit_bank_rollback(bank, strtoull(text, NULL, 10), "flush",
+                                                       refit_deadline_in_ms(MODEL_WAIT_MS), &now, &error);
+        reply(status, "%" PRIu64, now.version);
+    } else if ((text = argument("inode"))) {
+        do_inode(bank, text);
+    } else if (argument("snapshot")) {
+        do_snapshot(bank);
+    } else {
+        reply(REFIT_INVALID, "no such command: %s", line);
+    }
+}
+
+static int run_bank(char **argv)
+{
+    struct refit_error error = {0};
+    struct refit_bank *bank = NULL;
+    unsigned ranks = (unsigned)atoi(argv[3]);
+    struct refit_bank_config config = {
+        .ranks = ranks, .slots = (uint32_t)atoi(argv[4]), .socket_path = argv[2], .socket_mode = 0666,
+        .protection = strcmp(argv[5], "seal") == 0 ? REFIT_PROTECT_SEAL : REFIT_PROTECT_UID,
+        .adopt_ms = atoi(argv[6])};
+    enum refit_status status = refit_bank_open(&config, &bank, &error);
+    reply(status, "%s", error.text);
+    while (status == REFIT_OK && next_command())
+        bank_command(bank, ranks);
+    refit_bank_close(bank);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 7 && strcmp(argv[1], "bank") == 0)
+        return run_bank(argv);
+    if (argc >= 7 && strcmp(argv[1], "rank") == 0)
+        return run_rank(argv, argc);
+    return 2;
+}
