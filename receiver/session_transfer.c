@@ -38,7 +38,7 @@ struct progress {
     size_t edge_count, edges_left;
     struct edge_progress *edge;
     uint8_t *batches;
-    uint64_t bytes_done;
+    uint64_t bytes_done, bytes_told;
     int64_t told_ns;
 };
 
@@ -220,9 +220,10 @@ static enum refit_status note_completion(struct progress *p, const struct refit_
 static void tell(struct progress *p, bool last)
 {
     int64_t now = refit_clock_ns();
-    if (!last && now - p->told_ns < STEP_NS)
+    if (!last && (p->bytes_done == p->bytes_told || now - p->told_ns < STEP_NS))
         return;
     p->told_ns = now;
+    p->bytes_told = p->bytes_done;
     struct refit_session *session = p->transfer->session;
     struct refit_endpoint_stats stats;
     p->transfer->transport->stats(p->transfer->endpoint, &stats);
