@@ -36,11 +36,19 @@ struct build {
 /* Length of the number at `at` when it is a field (to the next dot or the end, no leading zero), else 0. */
 static size_t field_len(const char *at, uint32_t *value)
 {
-    size_t len = strspn(at, "0123456789");
-    if (len == 0 || len > FIELD_DIGITS_MAX || (at[len] != '.' && at[len] != '\0') || (len > 1 && *at == '0'))
+    size_t len = 0;
+    uint32_t number = 0;
+    for (; at[len] >= '0' && at[len] <= '9' && len < FIELD_DIGITS_MAX; len++)
+        number = 10 * number + (uint32_t)(at[len] - '0');
+    if (len == 0 || (at[len] != '.' && at[len] != '\0') || (len > 1 && *at == '0'))
         return 0;
-    *value = (uint32_t)strtoul(at, NULL, 10);
+    *value = number;
     return len;
+}
+
+static size_t part_len(const char *at)
+{
+    return (size_t)(strchrnul(at, '.') - at);
 }
 
 /* Where the name's next part begins; NULL after the last. */
@@ -68,8 +76,8 @@ static int compare_patterns(const char *a, const char *b)
         size_t b_field = fields < FIELDS_MAX ? field_len(b, &ignored) : 0;
         if ((a_field > 0) != (b_field > 0))
             return a_field > 0 ? -1 : 1;
-        size_t a_len = strcspn(a, "."), b_len = strcspn(b, ".");
         if (a_field == 0) {
+            size_t a_len = part_len(a), b_len = part_len(b);
             int order = memcmp(a, b, a_len < b_len ? a_len : b_len);
             if (order != 0 || a_len != b_len)
                 return order != 0 ? order : (a_len < b_len ? -1 : 1);
@@ -121,7 +129,7 @@ static void pattern_text(const char *name, const struct box *box, char out[stati
     uint32_t field = 0, value;
     size_t len = 0;
     for (const char *at = name; at; at = next_part(at)) {
-        size_t part = strcspn(at, ".");
+        size_t part = part_len(at);
         bool is_field = field < box->fields && field_len(at, &value) > 0;
         if (at != name)
             out[len++] = '.';
