@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sender/hub.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/cursor.h"
+#include "base/io.h"
+
+#define FRAME_HEADER 4
+#define READ_BYTES (64 * 1024)
+
+enum link_state { LINK_NONE, LINK_STRANGER, LINK_TRUSTED, LINK_LOST };
+
+/* A trusted link's slot is used once: its descriptor stays open until the hub stops, so that a late sender never writes
+ * to another. Nobody sends to strangers but the hub's thread, and their slots are used again. */
+struct link {
+    _Atomic(enum link_state) state;
+    int fd;
+    struct refit_deadline greet_by; /* strangers */
+    struct refit_buf in;            /* the frame being assembled, with its header */
+    pthread_mutex_t sending;
+};
+
+struct refit_hub {
+    struct refit_hub_config config;
+    struct link *links;
+    struct pollfd *polls;
+    size_t link_capacity;
+    pthread_mutex_t lock; /* adding links */
+    atomic_size_t count;
+    size_t strangers; /* the hub's thread only */
+    int wakeup;
+    atomic_bool stopping, deaf;
+    pthread_t thread;
+};
+
+static void wake(struct refit_hub *hub)
+{
+    uint64_t one = 1;
+    /* A full counter means that a wake-up is due anyway. */
+    ssize_t n = write(hub->wakeup, &one, sizeof one);
+    (void)n;
+}
+
+static bool is_live(const struct link *link)
+{
+    enum link_state state = atomic_load_explicit(&link->state, memory_order_acquire);
+    return state == LINK_STRANGER || state == LINK_TRUSTED;
+}
+
+static void lose(struct refit_hub *hub, size_t index, const struct refit_error *why)
+{
+    struct link *link = &hub->links[index];
+    refit_buf_release(&link->in);
+    if (atomic_load_explicit(&link->state, memory_order_relaxed) == LINK_STRANGER) {
+        hub->strangers--;
+        refit_io_close(&link->fd);
+        atomic_store_explicit(&link->state, LINK_NONE, memory_order_release);
+        return;
+    }
+    atomic_store_explicit(&link->state, LINK_LOST, memory_order_release);
+    shutdown(link->fd, SHUT_RDWR);
+    hub->config.lost(hub->config.context, index, why);
+}
+
+static void lose_with(struct refit_hub *hub, size_t index, enum refit_status status, const char *text)
+{
+    struct refit_error why;
+    refit_fail(&why, status, "%s", text);
+    lose(hub, index, &why);
+}
+
+static void tune(int fd)
+{
+    /* A host that vanishes sends no end of file; with these the kernel notices in about half a minute. */
+    int on = 1, idle_s = 10, interval_s = 5, probes = 4;
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+}
+
+static bool add_link(struct refit_hub *hub, int fd, enum link_state state, size_t *out)
+{
+    pthread_mutex_lock(&hub->lock);
+    size_t count = atomic_load_explicit(&hub->count, memory_order_relaxed), index = 0;
+    while (index < count && atomic_load_explicit(&hub->links[index].state, memory_order_relaxed) != LINK_NONE)
+        index++;
+    bool room = index < hub->link_capacity;
+    if (room) {
+        struct link *link = &hub->links[index];
+        tune(fd);
+        link->fd = fd;
+        link->greet_by = refit_deadline_in_ms(REFIT_HUB_GREETING_MS);
+        refit_buf_init(&link->in, FRAME_HEADER + (state == LINK_TRUSTED ? hub->config.frame_max
+                                                                       : REFIT_HUB_GREETING_BYTES));
+        atomic_store_explicit(&link->state, state, memory_order_release);
+        if (index == count)
+            atomic_store_explicit(&hub->count, count + 1, memory_order_release);
+        *out = index;
+    }
+    pthread_mutex_unlock(&hub->lock);
+    return room;
+}
+
+static void accept_all(struct refit_hub *hub)
+{
+    for (;;) {
+        int fd = accept4(hub->config.listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0)
+            return;
+        size_t index;
+        if (hub->strangers < REFIT_HUB_STRANGERS && add_link(hub, fd, LINK_STRANGER, &index))
+            hub->strangers++;
+        else
+            close(fd);
+    }
+}
+
+/* How many bytes the frame being assembled still lacks, header first; false: its length is not acceptable. */
+static bool bytes_lacking(const struct refit_hub *hub, const struct link *link, size_t *lacking)
+{
+    if (link->in.len < FRAME_HEADER) {
+        *lacking = FRAME_HEADER - link->in.len;
+        return true;
+    }
+    bool stranger = atomic_load_explicit(&link->state, memory_order_relaxed) == LINK_STRANGER;
+    struct refit_cursor cursor = refit_cursor_over(link->in.data, link->in.len);
+    size_t len = refit_cursor_u32(&cursor);
+    *lacking = FRAME_HEADER + len - link->in.len;
+    return len >= 1 && len <= (stranger ? REFIT_HUB_GREETING_BYTES : hub->config.frame_max);
+}
+
+static bool deliver(struct refit_hub *hub, size_t index)
+{
+    struct link *link = &hub->links[index];
+    struct refit_error why = {.status = REFIT_PEER, .text = "dropped"};
+    const uint8_t *frame = link->in.data + FRAME_HEADER;
+    bool keep = hub->config.frame(hub->config.context, index, frame[0], frame + 1, link->in.len - FRAME_HEADER - 1,
+                                  &why);
+    if (!keep) {
+        lose(hub, index, &why);
+        return false;
+    }
+    /* Large frames are rare; their memory is not kept. */
+    if (link->in.capacity > READ_BYTES)
+        refit_buf_release(&link->in);
+    else
+        refit_buf_clear(&link->in);
+    return true;
+}
+
+/* One read; false when there is nothing more to do on this link now. */
+static bool read_some(struct refit_hub *hub, size_t index)
+{
+    struct link *link = &hub->links[index];
+    size_t lacking;
+    if (!bytes_lacking(hub, link, &lacking)) {
+        lose_with(hub, index, REFIT_PEER, "sent a frame of a length that is not acceptable");
+        return false;
+    }
+    if (lacking == 0)
+        return deliver(hub, index);
+    /* Memory grows with what has come, not with what a header announces. */
+    size_t step = lacking < READ_BYTES ? lacking : READ_BYTES;
+    void *room = refit_buf_reserve(&link->in, step);
+    if (!room) {
+        lose_with(hub, index, REFIT_NO_MEMORY, "out of memory for a frame");
+        return false;
+    }
+    ssize_t n = recv(link->fd, room, step, MSG_DONTWAIT);
+    if (n > 0) {
+        link->in.len += (size_t)n;
+        return true;
+    }
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return false;
+    lose_with(hub, index, REFIT_PEER, n == 0 ? "closed the connection" : "the connection was reset");
+    return false;
+}
+
+static int poll_timeout_ms(struct refit_hub *hub)
+{
+    struct refit_deadline first = {.at_ns = INT64_MAX};
+    size_t count = atomic_load_explicit(&hub->count, memory_order_acquire);
+    for (size_t i = 0; hub->strangers > 0 && i < count; i++)
+        if (atomic_load_explicit(&hub->links[i].state, memory_order_relaxed) == LINK_STRANGER)
+            first = refit_deadline_earlier(first, hub->links[i].greet_by);
+    return first.at_ns == INT64_MAX ? -1 : refit_deadline_left_ms(first);
+}
+
+static size_t fill_polls(struct refit_hub *hub, size_t count)
+{
+    bool deaf = atomic_load_explicit(&hub->deaf, memory_order_acquire);
+    hub->polls[0] = (struct pollfd){.fd = hub->wakeup, .events = POLLIN};
+    hub->polls[1] = (struct pollfd){.fd = deaf ? -1 : hub->config.listener, .events = POLLIN};
+    for (size_t i = 0; i < count; i++)
+        hub->polls[i + 2] = (struct pollfd){.fd = is_live(&hub->links[i]) ? hub->links[i].fd : -1, .events = POLLIN};
+    return count + 2;
+}
+
+static void serve_links(struct refit_hub *hub, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct link *link = &hub->links[i];
+        if (hub->polls[i + 2].revents != 0)
+            while (is_live(link) && read_some(hub, i))
+                ;
+        if (atomic_load_explicit(&link->state, memory_order_relaxed) == LINK_STRANGER &&
+            refit_deadline_passed(link->greet_by))
+            lose_with(hub, i, REFIT_TIMEOUT, "did not say who it is");
+    }
+}
+
+static void *run(void *context)
+{
+    struct refit_hub *hub = context;
+    while (!atomic_load_explicit(&hub->stopping, memory_order_acquire)) {
+        size_t count = atomic_load_explicit(&hub->count, memory_order_acquire);
+        size_t polled = fill_polls(hub, count);
+        if (poll(hub->polls, polled, poll_timeout_ms(hub)) < 0)
+            continue;
+        uint64_t wakeups;
+        if (hub->polls[0].revents != 0 && read(hub->wakeup, &wakeups, sizeof wakeups) < 0)
+            continue;
+        if (hub->polls[1].revents != 0)
+            accept_all(hub);
+        serve_links(hub, count);
+    }
+    return NULL;
+}
+
+static bool start_thread(struct refit_hub *hub)
+{
+    /* Signals are the application's. */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&hub->thread, NULL, run, hub);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failed == 0;
+}
+
+static void release(struct refit_hub *hub)
+{
+    size_t count = atomic_load_explicit(&hub->count, memory_order_relaxed);
+    for (size_t i = 0; hub->links && i < hub->link_capacity; i++) {
+        if (i < count) {
+            refit_io_close(&hub->links[i].fd);
+            refit_buf_release(&hub->links[i].in);
+        }
+        pthread_mutex_destroy(&hub->links[i].sending);
+    }
+    refit_io_close(&hub->wakeup);
+    refit_io_close(&hub->config.listener);
+    pthread_mutex_destroy(&hub->lock);
+    free(hub->links);
+    free(hub->polls);
+    free(hub);
+}
+
+enum refit_status refit_hub_start(const struct refit_hub_config *config, struct refit_hub **out,
+                                  struct refit_error *err)
+{
+    int listener = config->listener;
+    struct refit_hub *hub = calloc(1, sizeof *hub);
+    if (!hub) {
+        refit_io_close(&listener);
+        return refit_fail_alloc(err, "a hub", sizeof *hub);
+    }
+    hub->config = *config;
+    pthread_mutex_init(&hub->lock, NULL);
+    hub->link_capacity = config->links_max + (listener >= 0 ? REFIT_HUB_STRANGERS : 0);
+    hub->wakeup = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    hub->links = calloc(hub->link_capacity, sizeof *hub->links);
+    hub->polls = calloc(hub->link_capacity + 2, sizeof *hub->polls);
+    for (size_t i = 0; hub->links && i < hub->link_capacity; i++)
+        pthread_mutex_init(&hub->links[i].sending, NULL);
+    if (hub->wakeup < 0 || !hub->links || !hub->polls || !start_thread(hub)) {
+        release(hub);
+        return refit_fail(err, REFIT_NO_MEMORY, "cannot start a hub of %zu links", config->links_max);
+    }
+    *out = hub;
+    return REFIT_OK;
+}
+
+void refit_hub_stop(struct refit_hub *hub)
+{
+    if (!hub)
+        return;
+    atomic_store_explicit(&hub->stopping, true, memory_order_release);
+    wake(hub);
+    pthread_join(hub->thread, NULL);
+    release(hub);
+}
+
+enum refit_status refit_hub_add(struct refit_hub *hub, int fd, size_t *link, struct refit_error *err)
+{
+    if (!add_link(hub, fd, LINK_TRUSTED, link)) {
+        close(fd);
+        return refit_fail(err, REFIT_BUSY, "all %zu links are in use", hub->link_capacity);
+    }
+    wake(hub);
+    return REFIT_OK;
+}
+
+void refit_hub_trust(struct refit_hub *hub, size_t index)
+{
+    struct link *link = &hub->links[index];
+    link->in.max_bytes = FRAME_HEADER + hub->config.frame_max;
+    atomic_store_explicit(&link->state, LINK_TRUSTED, memory_order_release);
+    hub->strangers--;
+}
+
+enum refit_status refit_hub_send(struct refit_hub *hub, size_t index, uint8_t type, const void *body, size_t len,
+                                 struct refit_deadline deadline, struct refit_error *err)
+{
+    struct link *link = &hub->links[index];
+    uint8_t header[FRAME_HEADER + 1];
+    uint32_t announced = (uint32_t)(len + 1);
+    if (!is_live(link))
+        return refit_fail(err, REFIT_PEER, "the connection is gone");
+    if (len + 1 > hub->config.frame_max)
+        return refit_fail(err, REFIT_INVALID, "a message of %zu bytes, at most %zu", len, hub->config.frame_max - 1);
+    memcpy(header, &announced, sizeof announced);
+    header[FRAME_HEADER] = type;
+    pthread_mutex_lock(&link->sending);
+    enum refit_status status = refit_io_send_full(link->fd, header, sizeof header, deadline, "message to a rank", err);
+    if (status == REFIT_OK)
+        status = refit_io_send_full(link->fd, body, len, deadline, "message to a rank", err);
+    /* Half a frame went out: nothing after it would be understood. */
+    if (status != REFIT_OK)
+        shutdown(link->fd, SHUT_RDWR);
+    pthread_mutex_unlock(&link->sending);
+    return status;
+}
+
+void refit_hub_close_listener(struct refit_hub *hub)
+{
+    atomic_store_explicit(&hub->deaf, true, memory_order_release);
+    if (hub->config.listener >= 0)
+        shutdown(hub->config.listener, SHUT_RDWR);
+    wake(hub);
+}

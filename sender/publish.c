@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <refit/sender.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sender/sender_internal.h"
+
+#define DEADLINE_MS 600000
+#define PROGRESS_MS 100
+/* Past the deadline: time for aborts, and for the lead's last words, all of which have bounds of their own. */
+#define GRACE_MS 60000
+
+/* ---- begin ---- */
+
+static enum refit_status check_publish(const struct refit_sender *sender, const struct refit_publish *publish,
+                                       struct refit_error *err)
+{
+    if (!sender->layout)
+        return refit_fail(err, REFIT_INVALID, "nothing is registered");
+    if (publish->version == 0)
+        return refit_fail(err, REFIT_INVALID, "version 0: versions are 1 or more");
+    if (publish->deadline_ms < 0)
+        return refit_fail(err, REFIT_INVALID, "deadline_ms is negative");
+    if (publish->label && strlen(publish->label) >= sizeof((struct refit_lead_publish *)0)->label)
+        return refit_fail(err, REFIT_INVALID, "label \"%.20s...\" is longer than 63 bytes", publish->label);
+    if (publish->kv && strcmp(publish->kv, "flush") != 0 && strcmp(publish->kv, "keep") != 0 &&
+        strcmp(publish->kv, "namespace") != 0)
+        return refit_fail(err, REFIT_INVALID, "kv \"%s\": expected flush, keep or namespace", publish->kv);
+    return REFIT_OK;
+}
+
+static int64_t deadline_of(const struct refit_publish *publish)
+{
+    return publish->deadline_ms ? publish->deadline_ms : DEADLINE_MS;
+}
+
+static enum refit_status start_lead(struct refit_sender *sender, const struct refit_buf *bodies, void *context,
+                                    const void **answer, size_t *len, struct refit_error *err)
+{
+    const struct refit_publish *publish = context;
+    (void)answer;
+    (void)len;
+    for (uint32_t i = 1; i < sender->ranks; i++)
+        if (bodies[i].len != bodies[0].len || memcmp(bodies[i].data, bodies[0].data, bodies[0].len) != 0) {
+            const void *theirs = NULL, *ours = NULL;
+            size_t their_len = 0, our_len = 0;
+            enum refit_status status = refit_outcome_read(&bodies[i], &theirs, &their_len, err);
+            if (status == REFIT_OK)
+                status = refit_outcome_read(&bodies[0], &ours, &our_len, err);
+            if (status != REFIT_OK)
+                return status;
+            return refit_fail(err, REFIT_MISMATCH, "rank %u publishes version %.*s, rank 0 version %.*s", i,
+                              (int)their_len, (const char *)theirs, (int)our_len, (const char *)ours);
+        }
+    struct refit_lead_publish lead = {.version = publish->version,
+                                      .deadline = sender->deadline,
+                                      .deadline_ms = deadline_of(publish),
+                                      .check_source = publish->check_source != 0,
+                                      .stage_only = publish->stage_only != 0};
+    snprintf(lead.label, sizeof lead.label, "%s", publish->label ? publish->label : "");
+    snprintf(lead.kv, sizeof lead.kv, "%s", publish->kv ? publish->kv : "flush");
+    return refit_lead_begin(sender->lead, &lead, err);
+}
+
+static enum refit_status reserve_progress(struct refit_sender *sender, const struct refit_publish *publish,
+                                          struct refit_error *err)
+{
+    sender->progress = sender->lead ? publish->progress : NULL;
+    sender->progress_context = publish->progress_context;
+    if (!sender->progress || sender->progress_items)
+        return REFIT_OK;
+    size_t count = refit_lead_replicas(sender->lead);
+    sender->progress_items = calloc(count, sizeof *sender->progress_items);
+    return sender->progress_items ? REFIT_OK
+                                  : refit_fail_alloc(err, "progress", count * sizeof *sender->progress_items);
+}
+
+enum refit_status refit_sender_publish_begin(struct refit_sender *sender, const struct refit_publish *publish,
+                                             struct refit_error *err)
+{
+    struct refit_error mine = {0};
+    struct refit_step step = {.said = REFIT_MESSAGE_PUBLISH, .answered = REFIT_MESSAGE_BEGUN, .decide = start_lead,
+                              .context = (void *)(uintptr_t)publish};
+    struct refit_buf answer;
+    char version[24];
+    if (sender->publishing)
+        return refit_fail(err, REFIT_BUSY, "a publish is under way; wait for its report");
+    mine.status = check_publish(sender, publish, &mine);
+    if (mine.status == REFIT_OK)
+        mine.status = reserve_progress(sender, publish, &mine);
+    int len = snprintf(version, sizeof version, "%llu", (unsigned long long)publish->version);
+    sender->deadline = refit_deadline_in_ms(deadline_of(publish));
+    enum refit_status status =
+        refit_sender_step(sender, &step, &mine, version, (size_t)len, sender->deadline, &answer, err);
+    refit_buf_release(&answer);
+    sender->publishing = status == REFIT_OK;
+    sender->freed = false;
+    return status;
+}
+
+/* ---- wait ---- */
+
+static void show_progress(struct refit_sender *sender)
+{
+    refit_lead_progress(sender->lead, sender->progress_items);
+    sender->progress(sender->progress_context, sender->progress_items, refit_lead_replicas(sender->lead));
+}
+
+/* One message of the lead, with progress shown meanwhile. */
+static enum refit_status take_with_progress(struct refit_sender *sender, enum refit_message type,
+                                            struct refit_buf *body, struct refit_error *err)
+{
+    struct refit_deadline end = {.at_ns = sender->deadline.at_ns + (int64_t)GRACE_MS * 1000000};
+    for (;;) {
+        struct refit_deadline step =
+            sender->progress ? refit_deadline_earlier(end, refit_deadline_in_ms(PROGRESS_MS)) : end;
+        enum refit_status status = refit_ranks_take(sender->member, type, step, body, err);
+        if (sender->progress)
+            show_progress(sender);
+        if (status != REFIT_TIMEOUT || refit_deadline_passed(end))
+            return status;
+    }
+}
+
+enum refit_status refit_sender_publish_wait_sources_free(struct refit_sender *sender, struct refit_error *err)
+{
+    struct refit_buf body;
+    struct refit_error idle;
+    if (!sender->publishing)
+        return refit_fail(err, REFIT_INVALID, "no publish is under way");
+    if (sender->freed)
+        return REFIT_OK;
+    enum refit_status status = take_with_progress(sender, REFIT_MESSAGE_FREE, &body, err);
+    if (status == REFIT_OK)
+        refit_buf_release(&body);
+    else
+        refit_server_stop_all(sender->server);
+    /* Whatever the lead says, or fails to say: nothing reads this memory after the return. */
+    while (refit_server_wait_idle(sender->server, refit_deadline_in_ms(GRACE_MS), &idle) != REFIT_OK)
+        refit_server_stop_all(sender->server);
+    sender->freed = true;
+    return status;
+}
+
+static enum refit_status read_report(struct refit_sender *sender, const struct refit_buf *body, struct refit_error *err)
+{
+    json_t *json = NULL;
+    refit_report_release(&sender->report);
+    enum refit_status status = refit_json_parse(body->data, body->len, "the lead's report", &json, err);
+    if (status == REFIT_OK)
+        status = refit_report_from_json(json, &sender->report, err);
+    json_decref(json);
+    return status;
+}
+
+enum refit_status refit_sender_publish_wait_report(struct refit_sender *sender, struct refit_report *report,
+                                                   struct refit_error *err)
+{
+    struct refit_buf body;
+    enum refit_status status = refit_sender_publish_wait_sources_free(sender, err);
+    if (!sender->publishing)
+        return status;
+    if (status == REFIT_OK)
+        status = take_with_progress(sender, REFIT_MESSAGE_REPORT, &body, err);
+    sender->publishing = false;
+    if (sender->lead) {
+        refit_lead_cancel(sender->lead);
+        refit_lead_join(sender->lead);
+    }
+    if (status != REFIT_OK)
+        return status;
+    status = read_report(sender, &body, err);
+    refit_buf_release(&body);
+    if (status != REFIT_OK)
+        return status;
+    if (report)
+        *report = sender->report.report;
+    if (sender->report.outcome.status != REFIT_OK && err)
+        *err = sender->report.outcome;
+    return sender->report.outcome.status;
+}
+
+enum refit_status refit_sender_publish(struct refit_sender *sender, const struct refit_publish *publish,
+                                       struct refit_report *report, struct refit_error *err)
+{
+    enum refit_status status = refit_sender_publish_begin(sender, publish, err);
+    if (report)
+        *report = (struct refit_report){0};
+    return status == REFIT_OK ? refit_sender_publish_wait_report(sender, report, err) : status;
+}

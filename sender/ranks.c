@@ -1,0 +1,431 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sender/ranks.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/cursor.h"
+#include "base/io.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "sender/hub.h"
+#include "sender/seats.h"
+
+#define RANKS_FORMAT "refit-ranks/1"
+#define DIAL_AGAIN_MS 50
+#define DIAL_MS 5000
+#define REFUSAL_MS 100
+#define NO_LINK SIZE_MAX
+#define ACCEPT_BACKLOG 1024
+
+struct refit_ranks {
+    struct refit_ranks_handlers handlers;
+    struct refit_hub *hub;
+    struct refit_seats *seats;
+    uint32_t ranks;     /* of the mesh */
+    uint32_t seat_count;
+    bool lead;
+    size_t *link_of;    /* by seat; lead: written by the hub's thread before the seat gets its HELLO */
+    char (*boot_ids)[REFIT_BOOT_ID_MAX]; /* lead: by rank */
+};
+
+void refit_boot_id(char out[static REFIT_BOOT_ID_MAX])
+{
+    memset(out, 0, REFIT_BOOT_ID_MAX);
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, out, REFIT_BOOT_ID_MAX - 1) : -1;
+    refit_io_close(&fd);
+    out[n > 0 ? strcspn(out, "\n") : 0] = '\0';
+}
+
+/* ---- frames ---- */
+
+static enum refit_status read_hello(const struct refit_ranks *ranks, const void *body, size_t len, uint32_t *rank,
+                                    char boot_id[static REFIT_BOOT_ID_MAX], struct refit_error *err)
+{
+    json_t *hello = NULL;
+    const char *format = NULL, *boot = "";
+    int64_t number = 0, count = 0;
+    enum refit_status status = refit_json_parse(body, len, "greeting", &hello, err);
+    if (status == REFIT_OK)
+        status = refit_json_get_string(hello, "format", "greeting", &format, err);
+    if (status == REFIT_OK && strcmp(format, RANKS_FORMAT) != 0)
+        status = refit_fail(err, REFIT_UNSUPPORTED, "speaks \"%s\", this lead speaks " RANKS_FORMAT, format);
+    if (status == REFIT_OK)
+        status = refit_json_get_int(hello, "ranks", "greeting", 1, UINT32_MAX, &count, err);
+    if (status == REFIT_OK && count != ranks->ranks)
+        status = refit_fail(err, REFIT_MISMATCH, "is one of %lld ranks, the lead was opened with %u", (long long)count,
+                            ranks->ranks);
+    if (status == REFIT_OK)
+        status = refit_json_get_int(hello, "rank", "greeting", 0, (int64_t)ranks->ranks - 1, &number, err);
+    if (status == REFIT_OK)
+        status = refit_json_opt_string(hello, "boot_id", "greeting", &boot, err);
+    if (status == REFIT_OK)
+        snprintf(boot_id, REFIT_BOOT_ID_MAX, "%s", boot);
+    *rank = (uint32_t)number;
+    json_decref(hello);
+    return status;
+}
+
+/* Tells the stranger why, then drops it. */
+static bool refuse(struct refit_ranks *ranks, size_t link, const struct refit_error *why)
+{
+    struct refit_buf body;
+    refit_buf_init(&body, REFIT_HUB_GREETING_BYTES);
+    refit_buf_append_u32(&body, (uint32_t)why->status);
+    refit_buf_append(&body, why->text, strlen(why->text));
+    enum refit_status sent = refit_hub_send(ranks->hub, link, REFIT_MESSAGE_WELCOME, body.data, body.len,
+                                            refit_deadline_in_ms(REFUSAL_MS), NULL);
+    refit_buf_release(&body);
+    if (sent != REFIT_OK)
+        refit_log(REFIT_LOG_DEBUG, "a rank that was refused did not stay to hear why: %s", why->text);
+    return false;
+}
+
+static bool on_hello(struct refit_ranks *ranks, size_t link, const void *body, size_t len, struct refit_error *why)
+{
+    uint32_t rank = 0;
+    char boot_id[REFIT_BOOT_ID_MAX] = "";
+    if (read_hello(ranks, body, len, &rank, boot_id, why) != REFIT_OK)
+        return refuse(ranks, link, why);
+    if (ranks->link_of[rank] != NO_LINK) {
+        refit_fail(why, REFIT_CONFLICT, "rank %u is here already; is another process started with this rank?", rank);
+        return refuse(ranks, link, why);
+    }
+    ranks->link_of[rank] = link;
+    memcpy(ranks->boot_ids[rank], boot_id, sizeof boot_id);
+    refit_hub_trust(ranks->hub, link);
+    return refit_seats_put(ranks->seats, rank, REFIT_MESSAGE_HELLO, NULL, 0);
+}
+
+static uint32_t seat_of(const struct refit_ranks *ranks, size_t link)
+{
+    uint32_t seat = 0;
+    while (seat < ranks->seat_count && ranks->link_of[seat] != link)
+        seat++;
+    return seat;
+}
+
+static bool on_frame(void *context, size_t link, uint8_t type, const void *body, size_t len, struct refit_error *why)
+{
+    struct refit_ranks *ranks = context;
+    uint32_t seat = ranks->lead ? seat_of(ranks, link) : 0;
+    if (ranks->lead && seat == ranks->seat_count && type == REFIT_MESSAGE_HELLO)
+        return on_hello(ranks, link, body, len, why);
+    if (seat == ranks->seat_count) {
+        refit_fail(why, REFIT_PEER, "did not greet");
+        return false;
+    }
+    if (type >= REFIT_MESSAGE_SERVE) {
+        ranks->handlers.message(ranks->handlers.context, seat, (enum refit_message)type, body, len);
+        return true;
+    }
+    if (refit_seats_put(ranks->seats, seat, type, body, len))
+        return true;
+    refit_fail(why, REFIT_PEER, "sent more messages than the protocol has");
+    return false;
+}
+
+static void on_lost(void *context, size_t link, const struct refit_error *why)
+{
+    struct refit_ranks *ranks = context;
+    uint32_t seat = ranks->lead ? seat_of(ranks, link) : 0;
+    if (seat == ranks->seat_count)
+        return;
+    refit_seats_lose(ranks->seats, seat, why);
+    ranks->handlers.lost(ranks->handlers.context, seat, why);
+}
+
+/* ---- opening ---- */
+
+static struct refit_ranks *create(uint32_t ranks, uint32_t seats, bool lead,
+                                  const struct refit_ranks_handlers *handlers)
+{
+    struct refit_ranks *self = calloc(1, sizeof *self);
+    if (!self)
+        return NULL;
+    *self = (struct refit_ranks){.handlers = *handlers, .ranks = ranks, .seat_count = seats, .lead = lead};
+    self->seats = refit_seats_create(seats);
+    self->link_of = malloc(seats * sizeof *self->link_of);
+    self->boot_ids = calloc(seats, sizeof *self->boot_ids);
+    if (!self->seats || !self->link_of || !self->boot_ids) {
+        refit_ranks_close(self);
+        return NULL;
+    }
+    for (uint32_t i = 0; i < seats; i++)
+        self->link_of[i] = NO_LINK;
+    return self;
+}
+
+void refit_ranks_close(struct refit_ranks *ranks)
+{
+    if (!ranks)
+        return;
+    refit_hub_stop(ranks->hub);
+    refit_seats_destroy(ranks->seats);
+    free(ranks->link_of);
+    free(ranks->boot_ids);
+    free(ranks);
+}
+
+static enum refit_status resolve(const char *address, bool passive, struct addrinfo **out, struct refit_error *err)
+{
+    char host[256];
+    const char *colon = strrchr(address, ':');
+    size_t len = colon ? (size_t)(colon - address) : 0;
+    if (!colon || len == 0 || len >= sizeof host)
+        return refit_fail(err, REFIT_INVALID, "lead address \"%s\": expected HOST:PORT", address);
+    bool bracketed = address[0] == '[' && address[len - 1] == ']';
+    snprintf(host, sizeof host, "%.*s", (int)(bracketed ? len - 2 : len), address + bracketed);
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = passive ? AI_PASSIVE : 0};
+    int failed = getaddrinfo(host, colon + 1, &hints, out);
+    if (failed)
+        return refit_fail(err, REFIT_INVALID, "lead address \"%s\": %s", address, gai_strerror(failed));
+    return REFIT_OK;
+}
+
+static enum refit_status open_listener(const char *address, int *out, struct refit_error *err)
+{
+    struct addrinfo *found = NULL;
+    enum refit_status status = resolve(address, true, &found, err);
+    if (status != REFIT_OK)
+        return status;
+    int on = 1;
+    int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd >= 0)
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (fd < 0 || bind(fd, found->ai_addr, found->ai_addrlen) != 0 || listen(fd, ACCEPT_BACKLOG) != 0) {
+        status = refit_fail_errno(err, errno, "rank 0 cannot listen on %s", address);
+        refit_io_close(&fd);
+    }
+    freeaddrinfo(found);
+    *out = fd;
+    return status;
+}
+
+enum refit_status refit_ranks_listen(const char *address, uint32_t ranks, int own,
+                                     const struct refit_ranks_handlers *handlers, struct refit_ranks **out,
+                                     struct refit_error *err)
+{
+    int listener = -1;
+    size_t link;
+    struct refit_ranks *self = NULL;
+    enum refit_status status = address ? open_listener(address, &listener, err) : REFIT_OK;
+    if (status == REFIT_OK && !(self = create(ranks, ranks, true, handlers)))
+        status = refit_fail_alloc(err, "the ranks' seats", ranks);
+    if (status != REFIT_OK) {
+        refit_io_close(&listener);
+        refit_io_close(&own);
+        return status;
+    }
+    struct refit_hub_config config = {.listener = listener, .links_max = ranks, .frame_max = REFIT_MESSAGE_MAX,
+                                      .frame = on_frame, .lost = on_lost, .context = self};
+    status = refit_hub_start(&config, &self->hub, err);
+    if (status != REFIT_OK)
+        refit_io_close(&own);
+    else
+        status = refit_hub_add(self->hub, own, &link, err);
+    if (status != REFIT_OK)
+        refit_ranks_close(self);
+    else
+        *out = self;
+    return status;
+}
+
+static enum refit_status greet(struct refit_ranks *self, uint32_t rank, struct refit_error *err)
+{
+    char boot_id[REFIT_BOOT_ID_MAX];
+    refit_boot_id(boot_id);
+    json_t *hello = json_pack("{s:s, s:I, s:I, s:s}", "format", RANKS_FORMAT, "rank", (json_int_t)rank, "ranks",
+                              (json_int_t)self->ranks, "boot_id", boot_id);
+    size_t len = 0;
+    char *text = refit_json_canonical(hello, &len);
+    json_decref(hello);
+    if (!text)
+        return refit_fail_alloc(err, "a greeting", 256);
+    enum refit_status status =
+        refit_hub_send(self->hub, 0, REFIT_MESSAGE_HELLO, text, len, refit_deadline_in_ms(REFIT_HUB_GREETING_MS), err);
+    free(text);
+    return status;
+}
+
+enum refit_status refit_ranks_join_over(int fd, uint32_t rank, uint32_t ranks,
+                                        const struct refit_ranks_handlers *handlers, struct refit_ranks **out,
+                                        struct refit_error *err)
+{
+    struct refit_ranks *self = create(ranks, 1, false, handlers);
+    if (!self) {
+        refit_io_close(&fd);
+        return refit_fail_alloc(err, "a rank's seat", sizeof *self);
+    }
+    self->link_of[0] = 0;
+    struct refit_hub_config config = {.listener = -1, .links_max = 1, .frame_max = REFIT_MESSAGE_MAX,
+                                      .frame = on_frame, .lost = on_lost, .context = self};
+    size_t link;
+    enum refit_status status = refit_hub_start(&config, &self->hub, err);
+    if (status != REFIT_OK)
+        refit_io_close(&fd);
+    else
+        status = refit_hub_add(self->hub, fd, &link, err);
+    if (status == REFIT_OK)
+        status = greet(self, rank, err);
+    if (status != REFIT_OK)
+        refit_ranks_close(self);
+    else
+        *out = self;
+    return status;
+}
+
+/* One attempt; -1 with errno. */
+static int dial(const struct addrinfo *to, struct refit_deadline deadline)
+{
+    int fd = socket(to->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -1;
+    if (connect(fd, to->ai_addr, to->ai_addrlen) == 0)
+        return fd;
+    int failed = errno;
+    if (failed == EINPROGRESS) {
+        struct pollfd wait = {.fd = fd, .events = POLLOUT};
+        struct refit_deadline by = refit_deadline_earlier(deadline, refit_deadline_in_ms(DIAL_MS));
+        socklen_t len = sizeof failed;
+        failed = ETIMEDOUT;
+        if (poll(&wait, 1, refit_deadline_left_ms(by)) == 1)
+            getsockopt(fd, SOL_SOCKET, SO_ERROR, &failed, &len);
+    }
+    if (failed == 0)
+        return fd;
+    close(fd);
+    errno = failed;
+    return -1;
+}
+
+static int dial_any(const struct addrinfo *found, struct refit_deadline deadline)
+{
+    int fd = -1;
+    for (const struct addrinfo *at = found; at && fd < 0; at = at->ai_next)
+        fd = dial(at, deadline);
+    return fd;
+}
+
+enum refit_status refit_ranks_join(const char *address, uint32_t rank, uint32_t ranks,
+                                   const struct refit_ranks_handlers *handlers, struct refit_deadline deadline,
+                                   struct refit_ranks **out, struct refit_error *err)
+{
+    struct addrinfo *found = NULL;
+    enum refit_status status = resolve(address, false, &found, err);
+    if (status != REFIT_OK)
+        return status;
+    int fd;
+    /* The lead may start later than its ranks. */
+    while ((fd = dial_any(found, deadline)) < 0 && !refit_deadline_passed(deadline))
+        poll(NULL, 0, DIAL_AGAIN_MS);
+    int errnum = errno;
+    freeaddrinfo(found);
+    if (fd < 0)
+        return refit_fail(err, REFIT_TIMEOUT, "rank %u cannot reach the lead (rank 0) at %s: %s", rank, address,
+                          strerror(errnum));
+    return refit_ranks_join_over(fd, rank, ranks, handlers, out, err);
+}
+
+enum refit_status refit_ranks_wait_all(struct refit_ranks *ranks, struct refit_deadline deadline,
+                                       struct refit_error *err)
+{
+    struct refit_buf *bodies = calloc(ranks->ranks, sizeof *bodies);
+    if (!bodies)
+        return refit_fail_alloc(err, "greetings", ranks->ranks * sizeof *bodies);
+    enum refit_status status = refit_ranks_take(ranks, REFIT_MESSAGE_HELLO, deadline, bodies, err);
+    for (uint32_t i = 0; i < ranks->ranks; i++)
+        refit_buf_release(&bodies[i]);
+    free(bodies);
+    refit_hub_close_listener(ranks->hub);
+    if (status != REFIT_OK)
+        refit_error_prefix(err, "waiting for all %u ranks to connect", ranks->ranks);
+    return status;
+}
+
+bool refit_ranks_on_host(const struct refit_ranks *ranks, const char *boot_id)
+{
+    for (uint32_t i = 0; i < ranks->seat_count; i++)
+        if (!*boot_id || strcmp(ranks->boot_ids[i], boot_id) != 0)
+            return false;
+    return true;
+}
+
+/* ---- messages ---- */
+
+enum refit_status refit_ranks_send(struct refit_ranks *ranks, uint32_t rank, enum refit_message type, const void *body,
+                                   size_t len, struct refit_deadline deadline, struct refit_error *err)
+{
+    size_t link = rank < ranks->seat_count ? ranks->link_of[rank] : NO_LINK;
+    if (link == NO_LINK)
+        return refit_fail(err, REFIT_PEER, "rank %u is not connected", rank);
+    enum refit_status status = refit_hub_send(ranks->hub, link, (uint8_t)type, body, len, deadline, err);
+    return status == REFIT_OK ? status : refit_error_prefix(err, "rank %u", rank);
+}
+
+enum refit_status refit_ranks_broadcast(struct refit_ranks *ranks, enum refit_message type, const void *body,
+                                        size_t len, struct refit_deadline deadline, struct refit_error *err)
+{
+    enum refit_status first = REFIT_OK;
+    struct refit_error why;
+    for (uint32_t i = 0; i < ranks->seat_count; i++) {
+        enum refit_status status = refit_ranks_send(ranks, i, type, body, len, deadline, &why);
+        if (status != REFIT_OK && first == REFIT_OK) {
+            first = status;
+            if (err)
+                *err = why;
+        }
+    }
+    return first;
+}
+
+enum refit_status refit_ranks_take(struct refit_ranks *ranks, enum refit_message type, struct refit_deadline deadline,
+                                   struct refit_buf *bodies, struct refit_error *err)
+{
+    return refit_seats_take(ranks->seats, (uint8_t)type, deadline, bodies, err);
+}
+
+enum refit_status refit_outcome_send(struct refit_ranks *ranks, uint32_t rank, enum refit_message type,
+                                     const struct refit_error *outcome, const void *body, size_t len,
+                                     struct refit_deadline deadline, struct refit_error *err)
+{
+    struct refit_buf message;
+    bool ok = outcome->status == REFIT_OK;
+    refit_buf_init(&message, REFIT_MESSAGE_MAX);
+    refit_buf_append_u32(&message, (uint32_t)outcome->status);
+    if (ok ? !refit_buf_append(&message, body, len)
+           : !refit_buf_append(&message, outcome->text, strlen(outcome->text))) {
+        refit_buf_release(&message);
+        return refit_fail_alloc(err, "a message to a rank", len);
+    }
+    enum refit_status status = rank == UINT32_MAX
+                                   ? refit_ranks_broadcast(ranks, type, message.data, message.len, deadline, err)
+                                   : refit_ranks_send(ranks, rank, type, message.data, message.len, deadline, err);
+    refit_buf_release(&message);
+    return status;
+}
+
+enum refit_status refit_outcome_read(const struct refit_buf *message, const void **body, size_t *len,
+                                     struct refit_error *err)
+{
+    struct refit_cursor cursor = refit_cursor_over(message->data, message->len);
+    uint32_t code = refit_cursor_u32(&cursor);
+    size_t left = refit_cursor_left(&cursor);
+    if (cursor.failed || code > REFIT_SYSTEM)
+        return refit_fail(err, REFIT_PEER, "a message between ranks is not well formed");
+    if (code != REFIT_OK)
+        return refit_fail(err, (enum refit_status)code, "%.*s", (int)left, (const char *)cursor.at);
+    if (body)
+        *body = cursor.at;
+    if (len)
+        *len = left;
+    return REFIT_OK;
+}

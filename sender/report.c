@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sender/report.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *refit_outcome_name(enum refit_outcome outcome)
+{
+    switch (outcome) {
+    case REFIT_OUTCOME_COMMITTED: return "committed";
+    case REFIT_OUTCOME_ABORTED: return "aborted";
+    case REFIT_OUTCOME_STAGED: return "staged";
+    case REFIT_OUTCOME_UNKNOWN: return "unknown";
+    }
+    return "unknown";
+}
+
+/* Seconds travel as whole microseconds: documents hold no real numbers. */
+struct seconds_field {
+    const char *key;
+    size_t offset;
+};
+#define SECONDS(member) {#member, offsetof(struct refit_replica_report, member)}
+static const struct seconds_field seconds_fields[] = {
+    SECONDS(seconds), SECONDS(plan_s),    SECONDS(wait_readers_s), SECONDS(transfer_s),
+    SECONDS(verify_s), SECONDS(prepare_s), SECONDS(staged_s),       SECONDS(swap_s),
+};
+#define SECONDS_FIELDS (sizeof seconds_fields / sizeof seconds_fields[0])
+
+static json_t *micros(double seconds)
+{
+    return json_integer((json_int_t)(seconds * 1e6 + 0.5));
+}
+
+/* A text that was cut to its buffer may end inside a character. */
+static json_t *text_to_json(const char *text)
+{
+    json_t *json = json_string(text);
+    if (json)
+        return json;
+    char plain[REFIT_ERROR_TEXT_MAX];
+    size_t len = 0;
+    for (; text[len] && len + 1 < sizeof plain; len++)
+        plain[len] = (unsigned char)text[len] < 0x80 ? text[len] : '?';
+    plain[len] = '\0';
+    return json_string(plain);
+}
+
+static json_t *error_to_json(const struct refit_error *error)
+{
+    return json_pack("{s:i, s:o}", "status", (int)error->status, "text",
+                     text_to_json(error->status == REFIT_OK ? "" : error->text));
+}
+
+static json_t *replica_to_json(const struct refit_replica_report *replica)
+{
+    json_t *json = json_pack("{s:s, s:i, s:o, s:s, s:s, s:s, s:o, s:o, s:o}", "url", replica->url, "outcome",
+                             (int)replica->outcome, "error", error_to_json(&replica->error), "refit_id",
+                             replica->refit_id, "digest", replica->digest, "transport", replica->transport,
+                             "bytes_needed", refit_json_u64(replica->bytes_needed), "bytes_moved",
+                             refit_json_u64(replica->bytes_moved), "wire_bytes", refit_json_u64(replica->wire_bytes));
+    for (size_t i = 0; json && i < SECONDS_FIELDS; i++) {
+        double value;
+        memcpy(&value, (const char *)replica + seconds_fields[i].offset, sizeof value);
+        json_object_set_new(json, seconds_fields[i].key, micros(value));
+    }
+    return json;
+}
+
+json_t *refit_report_to_json(const struct refit_report_store *store)
+{
+    const struct refit_report *report = &store->report;
+    json_t *replicas = json_array();
+    for (size_t i = 0; replicas && i < report->replica_count; i++)
+        if (json_array_append_new(replicas, replica_to_json(&store->replicas[i])) != 0) {
+            json_decref(replicas);
+            return NULL;
+        }
+    return json_pack("{s:o, s:s, s:o, s:o, s:o, s:o}", "version", refit_json_u64(report->version), "digest",
+                     report->digest, "sources_free", micros(report->sources_free_s), "seconds",
+                     micros(report->seconds), "outcome", error_to_json(&store->outcome), "replicas", replicas);
+}
+
+static void copy_text(char *out, size_t size, const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    snprintf(out, size, "%s", text ? text : "");
+}
+
+static enum refit_status read_error(const json_t *json, struct refit_error *out, struct refit_error *err)
+{
+    int64_t status = 0;
+    enum refit_status read = refit_json_get_int(json, "status", "report", 0, REFIT_SYSTEM, &status, err);
+    out->status = (enum refit_status)status;
+    copy_text(out->text, sizeof out->text, json, "text");
+    return read;
+}
+
+static enum refit_status read_seconds(const json_t *json, const char *key, double *out, struct refit_error *err)
+{
+    int64_t micros_read = 0;
+    enum refit_status status = refit_json_get_int(json, key, "report", 0, INT64_MAX, &micros_read, err);
+    *out = (double)micros_read / 1e6;
+    return status;
+}
+
+static enum refit_status read_replica(const json_t *json, struct refit_replica_report *out, struct refit_error *err)
+{
+    int64_t outcome = 0;
+    enum refit_status status =
+        refit_json_get_int(json, "outcome", "report", 0, REFIT_OUTCOME_UNKNOWN, &outcome, err);
+    out->outcome = (enum refit_outcome)outcome;
+    if (status == REFIT_OK)
+        status = read_error(json_object_get(json, "error"), &out->error, err);
+    if (status == REFIT_OK)
+        status = refit_json_get_u64(json, "bytes_needed", "report", &out->bytes_needed, err);
+    if (status == REFIT_OK)
+        status = refit_json_get_u64(json, "bytes_moved", "report", &out->bytes_moved, err);
+    if (status == REFIT_OK)
+        status = refit_json_get_u64(json, "wire_bytes", "report", &out->wire_bytes, err);
+    for (size_t i = 0; status == REFIT_OK && i < SECONDS_FIELDS; i++) {
+        double value = 0;
+        status = read_seconds(json, seconds_fields[i].key, &value, err);
+        memcpy((char *)out + seconds_fields[i].offset, &value, sizeof value);
+    }
+    copy_text(out->url, sizeof out->url, json, "url");
+    copy_text(out->refit_id, sizeof out->refit_id, json, "refit_id");
+    copy_text(out->digest, sizeof out->digest, json, "digest");
+    copy_text(out->transport, sizeof out->transport, json, "transport");
+    return status;
+}
+
+static enum refit_status read_replicas(const json_t *list, struct refit_report_store *out, struct refit_error *err)
+{
+    size_t count = json_array_size(list);
+    out->replicas = calloc(count + 1, sizeof *out->replicas);
+    if (!out->replicas)
+        return refit_fail_alloc(err, "a report", count * sizeof *out->replicas);
+    for (size_t i = 0; i < count; i++) {
+        enum refit_status status = read_replica(json_array_get(list, i), &out->replicas[i], err);
+        if (status != REFIT_OK)
+            return status;
+    }
+    out->report.replica_count = count;
+    out->report.replicas = out->replicas;
+    return REFIT_OK;
+}
+
+enum refit_status refit_report_from_json(const json_t *json, struct refit_report_store *out, struct refit_error *err)
+{
+    memset(out, 0, sizeof *out);
+    enum refit_status status = refit_json_get_u64(json, "version", "report", &out->report.version, err);
+    copy_text(out->report.digest, sizeof out->report.digest, json, "digest");
+    if (status == REFIT_OK)
+        status = read_seconds(json, "sources_free", &out->report.sources_free_s, err);
+    if (status == REFIT_OK)
+        status = read_seconds(json, "seconds", &out->report.seconds, err);
+    if (status == REFIT_OK)
+        status = read_error(json_object_get(json, "outcome"), &out->outcome, err);
+    if (status == REFIT_OK)
+        status = read_replicas(json_object_get(json, "replicas"), out, err);
+    if (status != REFIT_OK)
+        refit_report_release(out);
+    return status;
+}
+
+void refit_report_release(struct refit_report_store *store)
+{
+    free(store->replicas);
+    memset(store, 0, sizeof *store);
+}

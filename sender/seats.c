@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sender/seats.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct waiting {
+    uint8_t type; /* 0: empty */
+    struct refit_buf body;
+};
+
+struct seat {
+    struct waiting waiting[REFIT_SEAT_MESSAGES]; /* in order of arrival */
+    size_t count;
+    struct refit_error lost; /* REFIT_OK: still there */
+};
+
+struct refit_seats {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    size_t count;
+    struct seat seat[];
+};
+
+struct refit_seats *refit_seats_create(size_t count)
+{
+    struct refit_seats *seats = calloc(1, sizeof *seats + count * sizeof seats->seat[0]);
+    if (!seats)
+        return NULL;
+    seats->count = count;
+    pthread_mutex_init(&seats->lock, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&seats->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    return seats;
+}
+
+void refit_seats_destroy(struct refit_seats *seats)
+{
+    if (!seats)
+        return;
+    for (size_t i = 0; i < seats->count; i++)
+        for (size_t k = 0; k < seats->seat[i].count; k++)
+            refit_buf_release(&seats->seat[i].waiting[k].body);
+    pthread_cond_destroy(&seats->changed);
+    pthread_mutex_destroy(&seats->lock);
+    free(seats);
+}
+
+bool refit_seats_put(struct refit_seats *seats, size_t seat, uint8_t type, const void *body, size_t len)
+{
+    struct refit_buf copy;
+    refit_buf_init(&copy, len);
+    if (!refit_buf_append(&copy, body, len))
+        return false;
+    pthread_mutex_lock(&seats->lock);
+    struct seat *at = &seats->seat[seat];
+    bool room = at->count < REFIT_SEAT_MESSAGES;
+    if (room)
+        at->waiting[at->count++] = (struct waiting){.type = type, .body = copy};
+    else
+        refit_buf_release(&copy);
+    pthread_cond_broadcast(&seats->changed);
+    pthread_mutex_unlock(&seats->lock);
+    return room;
+}
+
+void refit_seats_lose(struct refit_seats *seats, size_t seat, const struct refit_error *why)
+{
+    pthread_mutex_lock(&seats->lock);
+    if (seats->seat[seat].lost.status == REFIT_OK)
+        seats->seat[seat].lost = *why;
+    pthread_cond_broadcast(&seats->changed);
+    pthread_mutex_unlock(&seats->lock);
+}
+
+static size_t position(const struct seat *seat, uint8_t type)
+{
+    size_t k = 0;
+    while (k < seat->count && seat->waiting[k].type != type)
+        k++;
+    return k;
+}
+
+static bool has(const struct seat *seat, uint8_t type)
+{
+    return position(seat, type) < seat->count;
+}
+
+static struct refit_buf remove_message(struct seat *seat, uint8_t type)
+{
+    size_t k = position(seat, type);
+    struct refit_buf body = seat->waiting[k].body;
+    memmove(&seat->waiting[k], &seat->waiting[k + 1], (seat->count - k - 1) * sizeof seat->waiting[0]);
+    seat->count--;
+    return body;
+}
+
+/* A peer that sent its message and then left has done its part. */
+static const struct seat *first_lost(const struct refit_seats *seats, uint8_t type, size_t *rank)
+{
+    for (size_t i = 0; i < seats->count; i++) {
+        *rank = i;
+        if (seats->seat[i].lost.status != REFIT_OK && !has(&seats->seat[i], type))
+            return &seats->seat[i];
+    }
+    return NULL;
+}
+
+static bool all_have(const struct refit_seats *seats, uint8_t type)
+{
+    for (size_t i = 0; i < seats->count; i++)
+        if (!has(&seats->seat[i], type))
+            return false;
+    return true;
+}
+
+static enum refit_status name_missing(const struct refit_seats *seats, uint8_t type, struct refit_error *err)
+{
+    char list[256] = "";
+    size_t used = 0, missing = 0, first = 0;
+    for (size_t i = 0; i < seats->count; i++) {
+        if (has(&seats->seat[i], type))
+            continue;
+        if (missing++ == 0)
+            first = i;
+        if (used + 16 < sizeof list)
+            used += (size_t)snprintf(list + used, sizeof list - used, "%s%zu", missing > 1 ? ", " : "", i);
+    }
+    return missing == 1 ? refit_fail(err, REFIT_TIMEOUT, "nothing from rank %zu before the deadline", first)
+                        : refit_fail(err, REFIT_TIMEOUT, "nothing from %zu of %zu ranks before the deadline: ranks %s",
+                                     missing, seats->count, list);
+}
+
+enum refit_status refit_seats_take(struct refit_seats *seats, uint8_t type, struct refit_deadline deadline,
+                                   struct refit_buf *bodies, struct refit_error *err)
+{
+    enum refit_status status = REFIT_OK;
+    struct timespec until = refit_deadline_timespec(deadline);
+    const struct seat *lost;
+    size_t rank;
+    bool late = false;
+    pthread_mutex_lock(&seats->lock);
+    while (!(lost = first_lost(seats, type, &rank)) && !all_have(seats, type) && !late)
+        late = pthread_cond_timedwait(&seats->changed, &seats->lock, &until) != 0;
+    if (lost)
+        status = refit_fail(err, lost->lost.status, "rank %zu: %s", rank, lost->lost.text);
+    else if (!all_have(seats, type))
+        status = name_missing(seats, type, err);
+    for (size_t i = 0; i < seats->count; i++) {
+        refit_buf_init(&bodies[i], 0);
+        if (status == REFIT_OK)
+            bodies[i] = remove_message(&seats->seat[i], type);
+    }
+    pthread_mutex_unlock(&seats->lock);
+    return status;
+}

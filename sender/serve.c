@@ -1,0 +1,404 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sender/serve.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cursor.h"
+#include "base/log.h"
+#include "sender/check.h"
+#include "sender/served.h"
+
+#define SERVED_MAX (64u << 20)
+#define SERVED_SEND_MS 30000
+#define STREAMS_DEFAULT 2
+
+/* One order being carried out. */
+struct service {
+    struct service *next;
+    struct refit_server *server;
+    struct refit_plans *plans; /* NULL: nothing was registered */
+    struct refit_arena *arena;
+    struct refit_served served;
+    json_t *order; /* the texts below are borrowed from it */
+    const char *refit_id, *destination;
+    const json_t *card;
+    const struct refit_transport *transport;
+    uint8_t token[REFIT_TOKEN_BYTES];
+    bool check_source;
+    struct refit_deadline deadline;
+    struct refit_endpoint *endpoint; /* under the server's lock, for stopping */
+    bool stopped;
+};
+
+struct refit_server {
+    struct refit_server_config config;
+    struct refit_ranks *ranks;
+    struct refit_plans *plans;
+    struct refit_arena *arena;
+    pthread_mutex_t lock;
+    pthread_cond_t idle;
+    struct service *services; /* running */
+    bool ended;
+    pthread_attr_t detached;
+};
+
+/* ---- orders ---- */
+
+char *refit_serve_order_text(const struct refit_serve_order *order, size_t *len)
+{
+    json_t *json = json_pack("{s:I, s:o, s:s, s:s, s:O, s:s, s:s, s:b, s:I}", "replica", (json_int_t)order->replica,
+                             "attempt", refit_json_u64(order->attempt), "refit", order->refit_id, "token", order->token,
+                             "card", order->card, "transport", order->transport, "destination", order->destination,
+                             "check_source", (int)order->check_source, "deadline_ms", (json_int_t)order->deadline_ms);
+    char *text = json ? refit_json_canonical(json, len) : NULL;
+    json_decref(json);
+    return text;
+}
+
+static int nibble(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+static bool read_token(const char *hex, uint8_t token[static REFIT_TOKEN_BYTES])
+{
+    for (size_t i = 0; i < REFIT_TOKEN_BYTES; i++) {
+        int high = nibble(hex[2 * i]);
+        int low = high < 0 ? -1 : nibble(hex[2 * i + 1]);
+        if (low < 0)
+            return false;
+        token[i] = (uint8_t)(high << 4 | low);
+    }
+    return hex[2 * REFIT_TOKEN_BYTES] == '\0';
+}
+
+static enum refit_status read_transport(struct service *service, const char *token, const char *transport,
+                                        struct refit_error *err)
+{
+    service->card = json_object_get(service->order, "card");
+    service->transport = refit_transport_find(transport);
+    if (!service->transport)
+        return refit_fail(err, REFIT_UNSUPPORTED, "transport \"%s\" is not known to this rank", transport);
+    if (!read_token(token, service->token))
+        return refit_fail(err, REFIT_PEER, "the lead's token is not well formed");
+    return REFIT_OK;
+}
+
+static enum refit_status read_order(struct service *service, struct refit_error *err)
+{
+    static const char *what = "the lead's order";
+    const json_t *order = service->order;
+    const char *token = NULL, *transport = NULL;
+    int64_t replica = 0, deadline_ms = 0;
+    enum refit_status status = refit_json_get_int(order, "replica", what, 0, UINT32_MAX, &replica, err);
+    if (status == REFIT_OK)
+        status = refit_json_get_u64(order, "attempt", what, &service->served.attempt, err);
+    service->served.replica = (uint32_t)replica;
+    if (status == REFIT_OK)
+        status = refit_json_get_int(order, "deadline_ms", what, 0, INT64_MAX, &deadline_ms, err);
+    if (status == REFIT_OK)
+        status = refit_json_get_string(order, "refit", what, &service->refit_id, err);
+    if (status == REFIT_OK)
+        status = refit_json_get_string(order, "destination", what, &service->destination, err);
+    if (status == REFIT_OK)
+        status = refit_json_get_string(order, "token", what, &token, err);
+    if (status == REFIT_OK)
+        status = refit_json_get_string(order, "transport", what, &transport, err);
+    if (status == REFIT_OK)
+        status = refit_json_opt_bool(order, "check_source", what, &service->check_source, err);
+    service->deadline = refit_deadline_in_ms(deadline_ms);
+    return status == REFIT_OK ? read_transport(service, token, transport, err) : status;
+}
+
+/* ---- serving ---- */
+
+/* From here on the service can be stopped; REFIT_ABORTED: it was already. */
+static enum refit_status set_endpoint(struct service *service, struct refit_endpoint *endpoint, struct refit_error *err)
+{
+    pthread_mutex_lock(&service->server->lock);
+    bool stopped = service->stopped;
+    service->endpoint = endpoint;
+    pthread_mutex_unlock(&service->server->lock);
+    return stopped ? refit_fail(err, REFIT_ABORTED, "stopped by the lead") : REFIT_OK;
+}
+
+static void close_endpoint(struct service *service, struct refit_endpoint *endpoint)
+{
+    struct refit_endpoint_stats stats = {0};
+    pthread_mutex_lock(&service->server->lock);
+    service->endpoint = NULL;
+    pthread_mutex_unlock(&service->server->lock);
+    service->transport->stats(endpoint, &stats);
+    service->served.payload_bytes = stats.payload_bytes;
+    service->served.wire_bytes = stats.wire_bytes;
+    service->transport->close(endpoint);
+}
+
+static enum refit_status move_bytes(struct service *service, struct refit_plan *plan, struct refit_tally *tally,
+                                    struct refit_error *err)
+{
+    struct refit_server *server = service->server;
+    const struct refit_transport *transport = service->transport;
+    struct refit_endpoint_config config = {
+        .role = REFIT_HOLDER,
+        .refit_id = service->refit_id,
+        .plan = plan,
+        .rank = server->config.rank,
+        .arenas = &service->arena,
+        .arena_count = 1,
+        .tally = tally,
+        .verify = true,
+        .streams = server->config.streams ? server->config.streams : STREAMS_DEFAULT,
+    };
+    memcpy(config.token, service->token, sizeof config.token);
+    struct refit_endpoint *endpoint = NULL;
+    enum refit_status status = transport->open(&config, &endpoint, err);
+    if (status != REFIT_OK)
+        return status;
+    status = set_endpoint(service, endpoint, err);
+    if (status == REFIT_OK)
+        status = transport->connect(endpoint, service->card, service->deadline, err);
+    if (status == REFIT_OK)
+        status = transport->wait_done(endpoint, service->deadline, err);
+    close_endpoint(service, endpoint);
+    return status;
+}
+
+static enum refit_status serve_plan(struct service *service, struct refit_plan *plan, struct refit_tally *tally,
+                                    struct refit_error *err)
+{
+    size_t edges = 0;
+    refit_plan_edges(plan, &edges);
+    if (edges == 0)
+        return REFIT_OK;
+    enum refit_status status = move_bytes(service, plan, tally, err);
+    if (status == REFIT_OK && service->check_source)
+        status = refit_check_source(plan, service->arena, tally, err);
+    return status;
+}
+
+static enum refit_status serve(struct service *service, struct refit_tally **tally, struct refit_error *err)
+{
+    struct refit_plan *plan = NULL;
+    if (!service->plans)
+        return refit_fail(err, REFIT_INVALID, "nothing is registered");
+    enum refit_status status = refit_plans_get(service->plans, service->destination, &plan, err);
+    if (status != REFIT_OK)
+        return status;
+    uint32_t tensors = refit_layout_tensor_count(refit_plan_destination(plan));
+    *tally = refit_tally_create(tensors);
+    status = *tally ? serve_plan(service, plan, *tally, err)
+                    : refit_fail_alloc(err, "a tally", tensors * sizeof(struct refit_digest));
+    refit_plan_release(plan);
+    return status;
+}
+
+static void answer(struct service *service, const struct refit_tally *tally)
+{
+    struct refit_buf body;
+    struct refit_error err;
+    refit_buf_init(&body, SERVED_MAX);
+    bool ok = service->served.outcome.status == REFIT_OK;
+    if (!refit_served_write(&body, &service->served, ok ? tally : NULL))
+        refit_log(REFIT_LOG_ERROR, "out of memory for the account of refit %s", service->refit_id);
+    else if (refit_ranks_send(service->server->ranks, 0, REFIT_MESSAGE_SERVED, body.data, body.len,
+                              refit_deadline_in_ms(SERVED_SEND_MS), &err) != REFIT_OK)
+        refit_log(REFIT_LOG_WARN, "the lead was not told about refit %s: %s", service->refit_id, err.text);
+    refit_buf_release(&body);
+}
+
+static void end_service(struct service *service)
+{
+    struct refit_server *server = service->server;
+    pthread_mutex_lock(&server->lock);
+    struct service **at = &server->services;
+    while (*at != service)
+        at = &(*at)->next;
+    *at = service->next;
+    json_decref(service->order);
+    free(service);
+    /* The destroyer may free the server as soon as the lock is let go. */
+    pthread_cond_broadcast(&server->idle);
+    pthread_mutex_unlock(&server->lock);
+}
+
+static void *run_service(void *context)
+{
+    struct service *service = context;
+    struct refit_tally *tally = NULL;
+    if (service->served.outcome.status == REFIT_OK)
+        service->served.outcome.status = serve(service, &tally, &service->served.outcome);
+    answer(service, tally);
+    refit_tally_destroy(tally);
+    end_service(service);
+    return NULL;
+}
+
+static bool enlist(struct service *service)
+{
+    struct refit_server *server = service->server;
+    pthread_mutex_lock(&server->lock);
+    bool ended = server->ended;
+    service->plans = server->plans;
+    service->arena = server->arena;
+    service->next = server->services;
+    if (!ended)
+        server->services = service;
+    pthread_mutex_unlock(&server->lock);
+    return !ended;
+}
+
+static bool start(struct service *service)
+{
+    struct refit_server *server = service->server;
+    sigset_t all, before;
+    pthread_t thread;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&thread, &server->detached, run_service, service);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failed == 0;
+}
+
+static void on_serve(struct refit_server *server, const void *body, size_t len)
+{
+    struct service *service = calloc(1, sizeof *service);
+    struct refit_error err;
+    if (!service || refit_json_parse(body, len, "the lead's order", &service->order, &err) != REFIT_OK) {
+        /* Without its replica's number it can't be answered; the lead's deadline ends it. */
+        refit_log(REFIT_LOG_ERROR, "an order of the lead was lost: %s", service ? err.text : "out of memory");
+        free(service);
+        return;
+    }
+    service->server = server;
+    service->served.outcome.status = read_order(service, &service->served.outcome);
+    if (!enlist(service)) {
+        json_decref(service->order);
+        free(service);
+    } else if (!start(service)) {
+        refit_fail(&service->served.outcome, REFIT_NO_MEMORY, "cannot start a thread");
+        run_service(service);
+    }
+}
+
+static void on_layout(struct refit_server *server, const void *body, size_t len)
+{
+    struct refit_error err;
+    pthread_mutex_lock(&server->lock);
+    struct refit_plans *plans = server->plans;
+    pthread_mutex_unlock(&server->lock);
+    if (plans && refit_plans_offer(plans, body, len, &err) != REFIT_OK)
+        refit_log(REFIT_LOG_ERROR, "%s", err.text);
+}
+
+/* ---- stopping ---- */
+
+/* `replica` UINT32_MAX: all. */
+static void stop(struct refit_server *server, uint32_t replica)
+{
+    pthread_mutex_lock(&server->lock);
+    for (struct service *service = server->services; service; service = service->next) {
+        if (replica != UINT32_MAX && service->served.replica != replica)
+            continue;
+        service->stopped = true;
+        if (service->endpoint)
+            service->transport->abort(service->endpoint);
+    }
+    pthread_mutex_unlock(&server->lock);
+}
+
+static void on_stop(struct refit_server *server, const void *body, size_t len)
+{
+    struct refit_cursor cursor = refit_cursor_over(body, len);
+    uint32_t replica = refit_cursor_u32(&cursor);
+    if (refit_cursor_done(&cursor))
+        stop(server, replica);
+}
+
+void refit_server_stop_all(struct refit_server *server)
+{
+    stop(server, UINT32_MAX);
+}
+
+enum refit_status refit_server_wait_idle(struct refit_server *server, struct refit_deadline deadline,
+                                         struct refit_error *err)
+{
+    struct timespec until = refit_deadline_timespec(deadline);
+    bool late = false;
+    pthread_mutex_lock(&server->lock);
+    while (server->services && !late)
+        late = pthread_cond_timedwait(&server->idle, &server->lock, &until) != 0;
+    bool idle = !server->services;
+    pthread_mutex_unlock(&server->lock);
+    return idle ? REFIT_OK : refit_fail(err, REFIT_TIMEOUT, "a replica still reads this rank's memory");
+}
+
+/* ---- life ---- */
+
+enum refit_status refit_server_create(const struct refit_server_config *config, struct refit_server **out,
+                                      struct refit_error *err)
+{
+    struct refit_server *server = calloc(1, sizeof *server);
+    if (!server)
+        return refit_fail_alloc(err, "a server", sizeof *server);
+    server->config = *config;
+    pthread_mutex_init(&server->lock, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&server->idle, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    pthread_attr_init(&server->detached);
+    pthread_attr_setdetachstate(&server->detached, PTHREAD_CREATE_DETACHED);
+    *out = server;
+    return REFIT_OK;
+}
+
+void refit_server_end(struct refit_server *server)
+{
+    pthread_mutex_lock(&server->lock);
+    server->ended = true;
+    pthread_mutex_unlock(&server->lock);
+    refit_server_stop_all(server);
+    pthread_mutex_lock(&server->lock);
+    while (server->services)
+        pthread_cond_wait(&server->idle, &server->lock);
+    pthread_mutex_unlock(&server->lock);
+}
+
+void refit_server_destroy(struct refit_server *server)
+{
+    if (!server)
+        return;
+    pthread_attr_destroy(&server->detached);
+    pthread_cond_destroy(&server->idle);
+    pthread_mutex_destroy(&server->lock);
+    free(server);
+}
+
+void refit_server_set_ranks(struct refit_server *server, struct refit_ranks *ranks)
+{
+    server->ranks = ranks;
+}
+
+void refit_server_set_source(struct refit_server *server, struct refit_plans *plans, struct refit_arena *arena)
+{
+    pthread_mutex_lock(&server->lock);
+    server->plans = plans;
+    server->arena = arena;
+    pthread_mutex_unlock(&server->lock);
+}
+
+void refit_server_message(struct refit_server *server, enum refit_message type, const void *body, size_t len)
+{
+    switch (type) {
+    case REFIT_MESSAGE_SERVE: on_serve(server, body, len); break;
+    case REFIT_MESSAGE_LAYOUT: on_layout(server, body, len); break;
+    case REFIT_MESSAGE_STOP: on_stop(server, body, len); break;
+    default: refit_log(REFIT_LOG_WARN, "a message of type %d from the lead is not known", (int)type);
+    }
+}
