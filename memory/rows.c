@@ -22,8 +22,8 @@ enum refit_status refit_rows_peek(struct refit_iov_cursor *cursor, const struct 
                                   struct refit_rows *rows, struct refit_error *err)
 {
     struct refit_strip *strip = &cursor->strip;
+    *rows = (struct refit_rows){.count = 0};
     if (cursor->next_run >= strip->count) {
-        rows->count = 0;
         if (!refit_walk_next(&cursor->walk, UINT64_MAX, strip))
             return REFIT_OK;
         cursor->next_run = 0;
