@@ -78,7 +78,7 @@ static void index_tensor_links(struct refit_layout *layout)
     }
 }
 
-/* A tensor that is in no region would silently not exist. */
+/* Sums of tensor sizes can't overflow anywhere once this one doesn't. */
 static enum refit_status add_up_model(struct refit_layout *layout, const char *what, struct refit_error *err)
 {
     for (uint32_t group = 0; group < layout->tensor_names.group_count; group++) {
