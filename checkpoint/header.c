@@ -9,6 +9,9 @@
 #include "base/cursor.h"
 #include "checkpoint/members.h"
 
+/* Of all known names; an unknown one is shown as far as it is made of them. */
+#define DTYPE_LETTERS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
+
 struct parse {
     struct refit_table *table;
     const char *path;
@@ -118,8 +121,8 @@ static enum refit_status read_info(const struct parse *p, size_t index, const js
         return status;
     }
     if (!refit_dtype_parse(dtype_name, &dtype))
-        return refit_fail(err, REFIT_UNSUPPORTED, "%s: tensor %s: dtype \"%.32s\" is not known", p->path, name,
-                          dtype_name);
+        return refit_fail(err, REFIT_UNSUPPORTED, "%s: tensor %s: dtype \"%.*s\" is not known", p->path, name,
+                          (int)strspn(dtype_name, DTYPE_LETTERS), dtype_name);
     status = whole_numbers(p, name, info, "shape", shape, REFIT_DIMS_MAX, &dims, err);
     if (status == REFIT_OK)
         status = read_range(p, name, info, record, err);

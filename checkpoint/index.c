@@ -18,13 +18,13 @@ void refit_file_names_release(struct refit_file_names *files)
 static enum refit_status check_plain(const char *name, const char *what, struct refit_error *err)
 {
     size_t len = strlen(name);
-    bool plain = len > 0 && len < 256 && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
-    for (const char *at = name; plain && *at; at++)
-        plain = (unsigned char)*at >= 0x20 && *at != 0x7f;
-    if (plain)
+    bool shown = len > 0 && len < 256;
+    for (const char *at = name; shown && *at; at++)
+        shown = (unsigned char)*at >= 0x20 && *at != 0x7f;
+    if (shown && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0)
         return REFIT_OK;
     return refit_fail(err, REFIT_INVALID, "%s: names a file that is not a plain name in the same directory: %s", what,
-                      len < 256 && strchr(name, '/') ? name : "(empty, too long, or with control characters)");
+                      shown ? name : "(empty, too long, or with control characters)");
 }
 
 enum refit_status refit_file_names_intern(struct refit_file_names *files, const char *name, const char *what,
