@@ -20,7 +20,7 @@
 struct service {
     struct service *next;
     struct refit_server *server;
-    struct refit_plans *plans; /* NULL: nothing was registered */
+    struct refit_plan_cache *plans; /* NULL: nothing was registered */
     struct refit_arena *arena;
     struct refit_served served;
     json_t *order; /* the texts below are borrowed from it */
@@ -37,7 +37,7 @@ struct service {
 struct refit_server {
     struct refit_server_config config;
     struct refit_ranks *ranks;
-    struct refit_plans *plans;
+    struct refit_plan_cache *plans;
     struct refit_arena *arena;
     pthread_mutex_t lock;
     pthread_cond_t idle;
@@ -138,6 +138,17 @@ static void close_endpoint(struct service *service, struct refit_endpoint *endpo
     service->transport->close(endpoint);
 }
 
+/* A receiver that has no slot yet parks a connection for some seconds only, and then answers REFIT_NOT_FOUND. */
+static enum refit_status connect_endpoint(const struct service *service, struct refit_endpoint *endpoint,
+                                          struct refit_error *err)
+{
+    enum refit_status status;
+    do
+        status = service->transport->connect(endpoint, service->card, service->deadline, err);
+    while (status == REFIT_NOT_FOUND && !refit_deadline_passed(service->deadline));
+    return status;
+}
+
 static enum refit_status move_bytes(struct service *service, struct refit_plan *plan, struct refit_tally *tally,
                                     struct refit_error *err)
 {
@@ -161,7 +172,7 @@ static enum refit_status move_bytes(struct service *service, struct refit_plan *
         return status;
     status = set_endpoint(service, endpoint, err);
     if (status == REFIT_OK)
-        status = transport->connect(endpoint, service->card, service->deadline, err);
+        status = connect_endpoint(service, endpoint, err);
     if (status == REFIT_OK)
         status = transport->wait_done(endpoint, service->deadline, err);
     close_endpoint(service, endpoint);
@@ -186,7 +197,7 @@ static enum refit_status serve(struct service *service, struct refit_tally **tal
     struct refit_plan *plan = NULL;
     if (!service->plans)
         return refit_fail(err, REFIT_INVALID, "nothing is registered");
-    enum refit_status status = refit_plans_get(service->plans, service->destination, &plan, err);
+    enum refit_status status = refit_plan_cache_get(service->plans, service->destination, &plan, err);
     if (status != REFIT_OK)
         return status;
     uint32_t tensors = refit_layout_tensor_count(refit_plan_destination(plan));
@@ -289,9 +300,9 @@ static void on_layout(struct refit_server *server, const void *body, size_t len)
 {
     struct refit_error err;
     pthread_mutex_lock(&server->lock);
-    struct refit_plans *plans = server->plans;
+    struct refit_plan_cache *plans = server->plans;
     pthread_mutex_unlock(&server->lock);
-    if (plans && refit_plans_offer(plans, body, len, &err) != REFIT_OK)
+    if (plans && refit_plan_cache_offer(plans, body, len, &err) != REFIT_OK)
         refit_log(REFIT_LOG_ERROR, "%s", err.text);
 }
 
@@ -385,7 +396,7 @@ void refit_server_set_ranks(struct refit_server *server, struct refit_ranks *ran
     server->ranks = ranks;
 }
 
-void refit_server_set_source(struct refit_server *server, struct refit_plans *plans, struct refit_arena *arena)
+void refit_server_set_source(struct refit_server *server, struct refit_plan_cache *plans, struct refit_arena *arena)
 {
     pthread_mutex_lock(&server->lock);
     server->plans = plans;
