@@ -111,6 +111,8 @@ static void lead_step(struct rank *rank)
 {
     struct refit_pin pin;
     char told;
+    while (rank->step_fd >= 0 && recv(rank->step_fd, &told, 1, MSG_DONTWAIT) > 0)
+        ; /* an answer to a step of another life */
     if (refit_engine_acquire(rank->engine, REFIT_LATEST, &pin) != REFIT_OK)
         return;
     if (rank->step_fd >= 0 && send(rank->step_fd, &pin.version, sizeof pin.version, MSG_NOSIGNAL) > 0)
