@@ -79,7 +79,8 @@ static enum refit_status report(const struct prover *p, const struct refit_cover
     item_name(p, fault->item, item, sizeof item);
     if (!fault->twice)
         return refit_fail(p->err, REFIT_INVALID, "buffer \"%s\" of rank %u: bytes %" PRIu64 " to %" PRIu64 ", before %s"
-                          ", are in no region; add the tensor or a fill", buffer, p->rank, fault->byte, fault->end, item);
+                          ", are in no region; add the tensor or a fill", buffer, p->rank, fault->byte, fault->end,
+                          item);
     item_name(p, fault->before, before, sizeof before);
     return refit_fail(p->err, REFIT_INVALID, "buffer \"%s\" of rank %u: byte %" PRIu64 " is written twice, by %s and "
                       "by %s", buffer, p->rank, fault->byte, before, item);

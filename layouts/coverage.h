@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Proof that a destination layout describes each rank's memory exactly: within every buffer, regions and fills
- * touch every byte exactly once (derived buffers: not at all), and every tensor's box is inside its shape. Interleaved, strided
- * and transposed regions included. Together with refit_plan_build, which finds a source for every byte of every
+ * touch every byte exactly once (derived buffers: not at all), and every tensor's box is inside its shape.
+ * Interleaved, strided and transposed regions included. Together with refit_plan_build, which finds a source for every byte of every
  * region, this is the coverage half of the preflight: every destination byte written exactly once or declared.
  * Cost: near-linear in the number of runs that can't be merged, one buffer at a time.
  */

@@ -145,8 +145,8 @@ static enum refit_status check_placed(struct entry_parser *p, const struct refit
     for (uint32_t i = 0; i < p->entry->index_count; i++) {
         const struct refit_index *index = &p->entry->indices[i];
         if (index->axis >= 0 && refit_placement_cuts_axis(&piece->placement, (uint32_t)index->axis))
-            return refit_fail(p->err, REFIT_INVALID, "%s: mesh axis \"%s\" cuts index \"%s\", so it must be Replicate in "
-                              "\"placements\"", what, p->mesh->axis_name[index->axis], index->name);
+            return refit_fail(p->err, REFIT_INVALID, "%s: mesh axis \"%s\" cuts index \"%s\", so it must be Replicate "
+                              "in \"placements\"", what, p->mesh->axis_name[index->axis], index->name);
     }
     return REFIT_OK;
 }
@@ -369,7 +369,8 @@ static enum refit_status parse_body(struct entry_parser *p, const json_t *json)
 {
     static const char *const known_short[] = {"tensor", "for",   "dtype", "shape", "mesh", "placements", "buffer",
                                               "order",  "pad",   "rows",  "dim",   "groups", NULL};
-    static const char *const known_long[] = {"buffer", "for", "dtype", "mesh", "dim", "groups", "pieces", "order", NULL};
+    static const char *const known_long[] = {"buffer", "for",    "dtype", "mesh", "dim",
+                                             "groups", "pieces", "order", NULL};
     struct refit_entry *entry = p->entry;
     const json_t *pieces = json_object_get(json, "pieces");
     enum refit_dtype dtype = REFIT_DTYPE_U8;

@@ -101,8 +101,8 @@ static enum refit_status parse_range(struct refit_index *index, const json_t *ra
     if (json_array_size(range) != 2 || !json_is_integer(json_array_get(range, 0)) ||
         !json_is_integer(json_array_get(range, 1)) || lo < 0 || hi <= lo || hi > REFIT_NAME_NUMBER_MAX ||
         hi - lo > REFIT_LAYOUT_NAMES_MAX)
-        return refit_fail(err, REFIT_INVALID, "%s: index \"%s\": expected a range [first, end) of 1 to %u numbers below "
-                          "%d", what, index->name, REFIT_LAYOUT_NAMES_MAX, REFIT_NAME_NUMBER_MAX);
+        return refit_fail(err, REFIT_INVALID, "%s: index \"%s\": expected a range [first, end) of 1 to %u numbers "
+                          "below %d", what, index->name, REFIT_LAYOUT_NAMES_MAX, REFIT_NAME_NUMBER_MAX);
     index->lo = (uint32_t)lo;
     index->hi = (uint32_t)hi;
     return REFIT_OK;
@@ -123,8 +123,8 @@ static enum refit_status cut_by_counts(struct refit_index *index, const json_t *
 {
     uint32_t range = index->hi - index->lo;
     if (!json_is_array(counts) || json_array_size(counts) != size)
-        return refit_fail(err, REFIT_INVALID, "%s: index \"%s\": \"counts\" must have %u numbers, the size of its axis, "
-                          "found %zu", what, index->name, size, json_array_size(counts));
+        return refit_fail(err, REFIT_INVALID, "%s: index \"%s\": \"counts\" must have %u numbers, the size of its "
+                          "axis, found %zu", what, index->name, size, json_array_size(counts));
     for (uint32_t c = 0; c < size; c++) {
         const json_t *item = json_array_get(counts, c);
         json_int_t count = json_integer_value(item);

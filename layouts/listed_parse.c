@@ -45,11 +45,6 @@ static enum refit_status optional_numbers(struct listed_parser *p, const json_t 
     return REFIT_OK;
 }
 
-static int64_t *last_of(struct region_text *text, int64_t *numbers)
-{
-    return text->dims ? &numbers[text->dims - 1] : NULL;
-}
-
 /* [start, start + extent) inside the shape; both become units. */
 static enum refit_status check_box(struct listed_parser *p, struct region_text *text)
 {
@@ -59,13 +54,14 @@ static enum refit_status check_box(struct listed_parser *p, struct region_text *
                               "shape's %" PRId64, text->what, text->start[d], text->start[d] + text->extent[d], d,
                               text->shape[d]);
     }
-    if (text->dims && (*last_of(text, text->start) % text->unit || *last_of(text, text->extent) % text->unit))
+    if (text->dims == 0)
+        return REFIT_OK;
+    int64_t *start = &text->start[text->dims - 1], *extent = &text->extent[text->dims - 1];
+    if (*start % text->unit || *extent % text->unit)
         return refit_fail(p->err, REFIT_INVALID, "%s: its box cuts inside a unit: %s packs %" PRId64 " elements",
                           text->what, refit_dtype_name(text->dtype), text->unit);
-    if (text->dims) {
-        *last_of(text, text->start) /= text->unit;
-        *last_of(text, text->extent) /= text->unit;
-    }
+    *start /= text->unit;
+    *extent /= text->unit;
     return REFIT_OK;
 }
 
@@ -95,8 +91,8 @@ static enum refit_status check_reach(struct listed_parser *p, const struct regio
         if (text->extent[d] == 0)
             return REFIT_OK;
         if (text->extent[d] > 1 && text->stride[d] < text->unit_bytes)
-            return refit_fail(p->err, REFIT_INVALID, "%s: \"stride\" %" PRId64 " in dimension %u is less than a unit of "
-                              "%" PRId64 " bytes", text->what, text->stride[d], d, text->unit_bytes);
+            return refit_fail(p->err, REFIT_INVALID, "%s: \"stride\" %" PRId64 " in dimension %u is less than a unit "
+                              "of %" PRId64 " bytes", text->what, text->stride[d], d, text->unit_bytes);
         if (__builtin_mul_overflow(text->extent[d] - 1, text->stride[d], &step) ||
             __builtin_add_overflow(end, step, &end))
             return outside(p, text);
@@ -195,7 +191,8 @@ static enum refit_status claim(struct listed_parser *p, const struct region_text
 
 static enum refit_status parse_region(struct listed_parser *p, const json_t *json, size_t number)
 {
-    static const char *const known[] = {"tensor", "shape", "dtype", "flat", "start", "extent", "offset", "stride", NULL};
+    static const char *const known[] = {"tensor", "shape",  "dtype",  "flat", "start",
+                                        "extent", "offset", "stride", NULL};
     char what[384];
     uint32_t tensor = 0;
     struct region_text text = {.what = what, .dtype = (enum refit_dtype)p->entry->dtype};
@@ -212,7 +209,8 @@ static enum refit_status parse_region(struct listed_parser *p, const json_t *jso
     text.flat = json_object_get(json, "flat") != NULL;
     if (text.flat && (json_object_get(json, "start") || json_object_get(json, "extent") ||
                       json_object_get(json, "stride")))
-        return refit_fail(p->err, REFIT_INVALID, "%s: \"flat\" goes without \"start\", \"extent\" and \"stride\"", what);
+        return refit_fail(p->err, REFIT_INVALID, "%s: \"flat\" goes without \"start\", \"extent\" and \"stride\"",
+                          what);
     if ((status = refit_shape_parse(json, what, text.dtype, &text.dims, text.shape, p->err)) ||
         (status = refit_json_get_int(json, "offset", what, 0, REFIT_BYTES_MAX, &text.offset, p->err)) ||
         (status = text.flat ? parse_flat(p, json, &text) : parse_box(p, json, &text)) ||

@@ -230,8 +230,8 @@ static size_t longest(const struct scan *scan, const struct refit_pattern *patte
 }
 
 static enum refit_status scan_pattern(const struct refit_names *names, struct scan *scan, const char *text,
-                                      const char *const *var_names, uint32_t var_count, bool allow_local, struct refit_pattern *out,
-                                      struct refit_error *err)
+                                      const char *const *var_names, uint32_t var_count, bool allow_local,
+                                      struct refit_pattern *out, struct refit_error *err)
 {
     const char *at = text;
     bool fits = true;
@@ -291,8 +291,8 @@ static uint32_t find_point(const struct refit_names *names, uint32_t skeleton, c
     uint32_t fields = names->skeletons[skeleton].fields;
     if (!names->point_slots)
         return REFIT_NAME_NONE;
-    size_t mask = names->point_slots - 1;
-    for (size_t slot = hash_point(skeleton, values, fields) & mask; names->point_table[slot]; slot = (slot + 1) & mask) {
+    size_t mask = names->point_slots - 1, slot = hash_point(skeleton, values, fields) & mask;
+    for (; names->point_table[slot]; slot = (slot + 1) & mask) {
         uint32_t group = names->point_table[slot] - 1;
         const struct refit_name_group *g = &names->groups[group];
         /* Names without numbers may leave `numbers` NULL, which memcmp doesn't take. */

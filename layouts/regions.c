@@ -136,7 +136,8 @@ static struct cell_range cells_of(const struct piece_walk *walk)
     }
     for (uint32_t v = 0; v < walk->entry->index_count; v++) {
         const struct refit_index *index = &walk->entry->indices[v];
-        if (index->axis < 0 || index->ids || !(walk->known >> v & 1) || walk->id[v] - index->lo >= index->hi - index->lo)
+        if (index->axis < 0 || index->ids || !(walk->known >> v & 1) ||
+            walk->id[v] - index->lo >= index->hi - index->lo)
             continue;
         range.begin[index->axis] = owner(index, walk->mesh->size[index->axis], walk->id[v]);
         range.end[index->axis] = range.begin[index->axis] + 1;
