@@ -260,6 +260,23 @@ static void digest_that_was_expected_and_came_commits(void **state)
     ticket_release(&ticket);
 }
 
+/* For measurements: nothing is digested, so nothing can be compared. */
+static void without_verification_there_is_no_digest(void **state)
+{
+    refit_receiver_close(world.receiver);
+    world.config.verify = false;
+    world_start(&world);
+    struct refit_request request = ready_request(1);
+    struct refit_ticket ticket = start(&request, 1);
+    struct refit_session_snapshot staged = world_wait_phase(&world, ticket.id, REFIT_PHASE_STAGED);
+    assert_string_equal(staged.digest, "");
+    commit(&ticket, 1, 1);
+    world_wait_phase(&world, ticket.id, REFIT_PHASE_COMMITTED);
+    world.served_version = world.served_seed = 1;
+    world_assert_served(&world);
+    ticket_release(&ticket);
+}
+
 /* What a trainer that goes on writing does: what landed is not what it had when it named the digest. */
 static void trainer_that_writes_during_publish_is_caught(void **state)
 {
@@ -435,6 +452,7 @@ int main(void)
         TEST(digest_that_differs_at_commit_aborts),
         TEST(digest_that_was_expected_is_checked_before_staging),
         TEST(digest_that_was_expected_and_came_commits),
+        TEST(without_verification_there_is_no_digest),
         TEST(trainer_that_writes_during_publish_is_caught),
         TEST(quarantined_digest_is_refused),
         TEST(rollback_holds_until_release),

@@ -227,6 +227,78 @@ static void checkpoint_supersedes_a_publish(void **state)
     world_assert_survives(&world);
 }
 
+/* --- words from many threads ------------------------------------------------------------------------------------ */
+
+#define TALKERS 4
+#define WORDS 60
+
+static atomic_ullong next_version = 2;
+
+static void say(unsigned word)
+{
+    struct refit_receiver *receiver = world.receiver;
+    struct refit_session_snapshot latest = {.id = ""};
+    struct refit_receiver_snapshot snapshot;
+    struct refit_ticket ticket;
+    char path[32];
+    (void)!refit_receiver_session(receiver, "", &latest, NULL);
+    if (word % 8 < 3) {
+        uint64_t version = atomic_fetch_add(&next_version, 1);
+        snprintf(path, sizeof path, "%llu.safetensors", (unsigned long long)version % 2);
+        struct refit_request request = checkpoint_request(path, version);
+        request.commit = word % 8 < 2 ? REFIT_COMMIT_AUTO : REFIT_COMMIT_BARRIER;
+        (void)!refit_receiver_begin(receiver, &request, &ticket, NULL);
+    } else if (word % 8 == 3)
+        (void)!refit_receiver_commit(receiver, latest.id, latest.version, latest.digest, NULL);
+    else if (word % 8 == 4)
+        (void)!refit_receiver_abort(receiver, latest.id, "said so", NULL);
+    else if (word % 8 == 5)
+        (void)!refit_receiver_rollback(receiver, 0, "", false, refit_deadline_in_ms(1000), NULL, NULL);
+    else if (word % 8 == 6)
+        refit_receiver_release_hold(receiver);
+    else
+        refit_receiver_read(receiver, &snapshot);
+}
+
+static void *talk(void *arg)
+{
+    unsigned random = *(unsigned *)arg;
+    for (unsigned i = 0; i < WORDS; i++) {
+        random = random * 1664525u + 1013904223u;
+        say(random >> 16);
+    }
+    return NULL;
+}
+
+static bool is_over(const struct refit_session_snapshot *snapshot, void *context)
+{
+    return snapshot->phase == REFIT_PHASE_COMMITTED || snapshot->phase == REFIT_PHASE_ABORTED;
+}
+
+static void words_from_many_threads_leave_a_whole_version(void **state)
+{
+    pthread_t threads[TALKERS];
+    unsigned seeds[TALKERS] = {11, 22, 33, 44};
+    struct refit_session_snapshot latest;
+    struct refit_bank_snapshot bank;
+    make_file("0.safetensors", W | B | E, 0);
+    make_file("1.safetensors", W | B | E, 1);
+    atomic_store(&next_version, 2);
+    for (unsigned i = 0; i < TALKERS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, talk, &seeds[i]), 0);
+    for (unsigned i = 0; i < TALKERS; i++)
+        pthread_join(threads[i], NULL);
+    assert_int_equal(refit_receiver_session(world.receiver, "", &latest, NULL), REFIT_OK);
+    (void)!refit_receiver_abort(world.receiver, latest.id, "the end", NULL);
+    world_wait(&world, latest.id, is_over, NULL);
+    refit_receiver_release_hold(world.receiver);
+    refit_bank_read(refit_receiver_bank(world.receiver), &bank);
+    assert_int_not_equal(bank.active, REFIT_SLOT_NONE);
+    world.served_version = bank.slot[bank.active].version.version;
+    world.served_seed = world.served_version % 2;
+    world_assert_survives(&world);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -244,6 +316,7 @@ int main(void)
         TEST(directory_without_a_checkpoint),
         TEST(expected_digest_is_checked),
         TEST(checkpoint_supersedes_a_publish),
+        TEST(words_from_many_threads_leave_a_whole_version),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -215,6 +215,25 @@ static void deadline_while_waiting_names_the_pin(void **state)
     world_assert_survives(&world);
 }
 
+static void holder_that_dials_too_early_is_placed_later(void **state)
+{
+    struct refit_pin pin = pin_the_retained();
+    struct refit_ticket ticket = start(3, 3, 0);
+    world_wait_phase(&world, ticket.id, REFIT_PHASE_WAITING_FOR_READERS);
+    /* As long as the listener parks a connection; then the holder dials again. */
+    struct refit_deadline deadline = refit_deadline_in_ms(WORLD_WAIT_MS);
+    while (atomic_load(&holders[0].turned_away) == 0 || atomic_load(&holders[1].turned_away) == 0) {
+        assert_false(refit_deadline_passed(deadline));
+        sched_yield();
+    }
+    refit_engine_release(engines[0], &pin);
+    world_wait_phase(&world, ticket.id, REFIT_PHASE_STAGED);
+    commit(&ticket, 3, 3);
+    world_wait_phase(&world, ticket.id, REFIT_PHASE_COMMITTED);
+    finish(&ticket);
+    assert_int_equal(latest(), 3);
+}
+
 static void newer_publish_supersedes_a_waiting_one(void **state)
 {
     struct refit_pin pin = pin_the_retained();
@@ -382,6 +401,7 @@ int main(void)
         TEST(pinned_slot_is_waited_for_and_named),
         TEST(abort_while_waiting),
         TEST(deadline_while_waiting_names_the_pin),
+        TEST(holder_that_dials_too_early_is_placed_later),
         TEST(newer_publish_supersedes_a_waiting_one),
         TEST(engine_that_refuses_aborts_with_its_reason),
         TEST(abort_while_engines_prepare),

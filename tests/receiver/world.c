@@ -300,7 +300,12 @@ static void *dial(void *arg)
     struct refit_error err;
     /* Refused or lost: the refit is over, which is what the test looks at. */
     struct refit_deadline deadline = refit_deadline_in_ms(WORLD_WAIT_MS);
-    if (holder->transport->connect(holder->endpoint, holder->ticket.card, deadline, &err) == REFIT_OK)
+    enum refit_status status;
+    /* Not placed yet: the receiver waits for a slot. */
+    while ((status = holder->transport->connect(holder->endpoint, holder->ticket.card, deadline, &err)) ==
+           REFIT_NOT_FOUND)
+        atomic_fetch_add(&holder->turned_away, 1);
+    if (status == REFIT_OK)
         holder->transport->wait_done(holder->endpoint, deadline, &err);
     return NULL;
 }
@@ -328,12 +333,11 @@ void holder_start(struct holder *holder, struct world *world, const struct refit
     holder->tally = refit_tally_create(refit_layout_tensor_count(world->destination));
     struct refit_endpoint_config config = {.role = REFIT_HOLDER, .refit_id = holder->id, .plan = holder->plan,
                                            .rank = rank, .arenas = &holder->arena, .arena_count = 1,
-                                           .tally = holder->tally, .verify = true, .streams = 1};
+                                           .tally = holder->tally, .verify = world->config.verify, .streams = 1};
     memcpy(config.token, ticket->token, sizeof config.token);
     if (holder->transport->open(&config, &holder->endpoint, &err) != REFIT_OK)
         fail_msg("holder %u: %s", rank, err.text);
     assert_int_equal(pthread_create(&holder->thread, NULL, dial, holder), 0);
-    holder->dialling = true;
 }
 
 void holder_stop(struct holder *holder)

@@ -73,7 +73,7 @@ struct holder {
     uint8_t *memory;
     uint64_t bytes;
     pthread_t thread;
-    bool dialling;
+    atomic_uint turned_away; /* how often it was refused as not known yet */
 };
 /* Opens and starts to dial; the endpoint serves once it is connected. */
 void holder_start(struct holder *holder, struct world *world, const struct refit_ticket *ticket, const char *transport,
