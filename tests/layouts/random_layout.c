@@ -141,14 +141,14 @@ static void write_placements(struct writer *w, const struct model_tensor *t, int
     refit_buf_printf(&w->text, "]");
 }
 
-static void write_mesh_entry(struct writer *w, const struct model_tensor *t)
+static void write_mesh_entry(struct writer *w, const struct model_tensor *t, const char *mesh)
 {
     const int layer_axis = t->layers && coin(w, 2) ? (int)random_below(w->r, AXES) : -1;
     int expert_axis = t->experts && coin(w, 2) ? (int)random_below(w->r, AXES) : -1;
     expert_axis = expert_axis == layer_axis ? -1 : expert_axis;
     begin_entry(w);
-    refit_buf_printf(&w->text, "\"tensor\":\"%s\",\"dtype\":\"%s\",\"mesh\":\"m\",", t->name,
-                     refit_dtype_name(t->dtype));
+    refit_buf_printf(&w->text, "\"tensor\":\"%s\",\"dtype\":\"%s\",\"mesh\":\"%s\",", t->name,
+                     refit_dtype_name(t->dtype), mesh);
     write_numbers(w, "shape", t->shape, t->dims);
     if (t->layers) {
         refit_buf_printf(&w->text, ",\"for\":{");
@@ -161,6 +161,8 @@ static void write_mesh_entry(struct writer *w, const struct model_tensor *t)
     }
     if (t->experts && coin(w, 2)) { /* stacked: the index is not in the buffer's name */
         refit_buf_printf(&w->text, ",\"buffer\":\"stack%u.{l}\"", w->buffers++);
+    } else if (!t->experts && (mesh[0] == 's' || coin(w, 2))) { /* the tensor's name is taken on that rank */
+        refit_buf_printf(&w->text, ",\"buffer\":\"own%u%s\"", w->buffers++, t->layers ? ".{l}" : "");
     } else if (t->experts) { /* an id may stand twice on a rank, so its place tells the buffers apart */
         refit_buf_printf(&w->text, ",\"buffer\":\"one%u.{l}.{e:local}\"", w->buffers++);
     }
@@ -172,6 +174,15 @@ static void write_mesh_entry(struct writer *w, const struct model_tensor *t)
         write_numbers(w, "order", order, t->dims);
     }
     refit_buf_printf(&w->text, "}");
+}
+
+/* The whole tensor once more on one rank, in memory of another order perhaps: a replica unlike the others. */
+static void write_extra_copy(struct writer *w, const struct model_tensor *t)
+{
+    const uint32_t sizes[AXES] = {w->sizes[0], w->sizes[1], w->sizes[2]};
+    w->sizes[0] = w->sizes[1] = w->sizes[2] = 1;
+    write_mesh_entry(w, t, "s");
+    memcpy(w->sizes, sizes, sizeof(sizes));
 }
 
 static void write_box_entry(struct writer *w, const struct model_tensor *t, const char *name,
@@ -326,14 +337,18 @@ static void write_model(struct writer *w, const struct model *model)
     for (uint32_t i = 0; i < w->sizes[0] * w->sizes[1] * w->sizes[2]; i++) {
         refit_buf_printf(&w->text, "%s%lld", i ? "," : "", (long long)ranks[i]);
     }
-    refit_buf_printf(&w->text, "]}},\"entries\":[");
+    refit_buf_printf(&w->text, "]},\"s\":{\"axes\":[\"a\",\"b\",\"c\"],\"shape\":[1,1,1],\"ranks\":[%u]}},"
+                     "\"entries\":[", random_below(w->r, w->ranks));
     w->first = true;
     for (uint32_t i = 0; i < model->count; i++) {
         const struct model_tensor *t = &model->tensors[order[i]];
         if (coin(w, 3)) {
             write_listed(w, t);
         } else {
-            write_mesh_entry(w, t);
+            write_mesh_entry(w, t, "m");
+            if (coin(w, 4)) {
+                write_extra_copy(w, t);
+            }
         }
     }
     refit_buf_printf(&w->text, "]}");
