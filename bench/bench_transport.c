@@ -3,7 +3,9 @@
  * Moving bytes between two processes on this machine, against what bare sockets and memcpy do here: interleaved rounds
  * in one run, ratios within each round, medians and quartiles over the rounds, CPU seconds of both processes.
  *
- *   bench_transport [--mib N] [--rounds N] [--streams N]
+ *   bench_transport [--mib N] [--rounds N] [--streams N] [--only WAY]
+ *
+ * WAY is the number of a row, from 1; the two bases always run.
  *
  * plain      one blocking send loop and one blocking receive loop per stream, from touched memory into the touched memfd
  * tcp        contiguous shards: one source rank, one destination rank, whole tensors
@@ -51,7 +53,7 @@ struct result {
 
 static struct options {
     size_t mib;
-    unsigned rounds, streams;
+    unsigned rounds, streams, only;
 } options = {.mib = 1024, .rounds = 15, .streams = 1};
 
 static uint8_t *source_bytes, *destination_bytes;
@@ -156,6 +158,11 @@ static void set_up(void)
     shape_open(&whole, 1, row_count, 2 * ROW_ELEMENTS);
     shape_open(&rows, 2, row_count, 2 * ROW_ELEMENTS);
     must(mkdtemp(directory) != NULL, directory);
+}
+
+static bool runs(int way)
+{
+    return options.only == 0 || way == PLAIN || way == MEMCPY || way == (int)options.only - 1;
 }
 
 /* ---- messages between the two processes ---- */
@@ -419,7 +426,8 @@ static void receiver(int control)
         /* The first round warms up, and is overwritten. */
         struct result *row = results[round == 0 ? 0 : round - 1];
         for (int way = 0; way < WAYS; way++)
-            row[way] = way == PLAIN    ? receiver_plain(control)
+            if (runs(way))
+                row[way] = way == PLAIN    ? receiver_plain(control)
                        : way == MEMCPY ? run_memcpy()
                                        : receiver_refit(control, way, listener);
         fprintf(stderr, "round %u of %u\r", round, options.rounds);
@@ -447,6 +455,8 @@ static void quartiles(double *values, double out[static 3])
 
 static void print_row(const char *name, int way, int base, const char *goal)
 {
+    if (!runs(way))
+        return;
     double speed[ROUNDS_MAX], ratio[ROUNDS_MAX], cpu[ROUNDS_MAX], cpu_ratio[ROUNDS_MAX], s[3], r[3], c[3], cr[3];
     for (unsigned i = 0; i < options.rounds; i++) {
         const struct result *a = &results[i][way], *b = &results[i][base];
@@ -487,12 +497,15 @@ static void parse_options(int argc, char **argv)
             options.rounds = (unsigned)value;
         else if (strcmp(argv[i], "--streams") == 0)
             options.streams = (unsigned)value;
+        else if (strcmp(argv[i], "--only") == 0 && value >= 1 && value <= WAYS)
+            options.only = (unsigned)value;
         else
             options.rounds = 0;
     }
     if (argc % 2 == 0 || options.mib < 16 || options.rounds < 1 || options.rounds > ROUNDS_MAX ||
         options.streams < 1 || options.streams > STREAMS_MAX) {
-        fprintf(stderr, "usage: %s [--mib N] [--rounds 1..%d] [--streams 1..%d]\n", argv[0], ROUNDS_MAX, STREAMS_MAX);
+        fprintf(stderr, "usage: %s [--mib N] [--rounds 1..%d] [--streams 1..%d] [--only 1..%d]\n", argv[0],
+                ROUNDS_MAX, STREAMS_MAX, WAYS);
         exit(2);
     }
 }
