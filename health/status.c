@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The JSON objects of docs/api.md that describe a refit and the weights.
+ */
+#include <string.h>
+
+#include "health/health.h"
+
+static void set(json_t *object, const char *key, json_t *value)
+{
+    json_object_set_new(object, key, value);
+}
+
+static json_t *phases_json(const struct refit_session_snapshot *session)
+{
+    json_t *phases = json_object();
+    for (int i = REFIT_PHASE_REQUESTED; i < REFIT_PHASE_COMMITTED; i++)
+        set(phases, refit_phase_name((enum refit_phase)i), json_integer(session->phase_ns[i] / 1000));
+    return phases;
+}
+
+static json_t *error_json(const struct refit_session_snapshot *session)
+{
+    const struct refit_error *error = &session->error;
+    json_t *text = json_string(error->text); /* NULL when not UTF-8: a file may have any name */
+    return json_pack("{s:s, s:s, s:o, s:s, s:b}", "status", refit_status_name(error->status), "phase",
+                     refit_phase_name(session->failed_in), "text", text ? text : json_string("(not UTF-8)"), "action",
+                     refit_status_action(error->status), "retryable", (int)refit_health_is_retryable(error->status));
+}
+
+static json_t *waiting_json(const struct refit_bank_waiting *waiting)
+{
+    json_t *label = json_string(waiting->label);
+    return json_pack("{s:I, s:o, s:o, s:o, s:I}", "rank", (json_int_t)waiting->rank, "label",
+                     label ? label : json_string(""), "version", refit_json_u64(waiting->version), "pins",
+                     refit_json_u64(waiting->pins), "age_ms", (json_int_t)waiting->age_ms);
+}
+
+json_t *refit_health_session_json(const struct refit_session_snapshot *session)
+{
+    json_t *out = json_pack("{s:s, s:s, s:s, s:s, s:b, s:s, s:s, s:o}", "id", session->id, "label", session->label,
+                            "publish_id", session->publish_id, "phase", refit_phase_name(session->phase), "terminal",
+                            (int)refit_health_is_terminal(session->phase), "digest", session->digest, "transport",
+                            session->transport, "phase_us", phases_json(session));
+    if (!out)
+        return NULL;
+    set(out, "version", refit_json_u64(session->version));
+    set(out, "epoch", refit_json_u64(session->epoch));
+    set(out, "bytes_due", refit_json_u64(session->bytes_due));
+    set(out, "bytes_done", refit_json_u64(session->bytes_done));
+    set(out, "sequence", refit_json_u64(session->sequence));
+    set(out, "deadline_left_ms", json_integer(session->deadline_left_ms));
+    set(out, "payload_bytes", refit_json_u64(session->stats.payload_bytes));
+    set(out, "wire_bytes", refit_json_u64(session->stats.wire_bytes));
+    set(out, "copied_bytes", refit_json_u64(session->stats.copied_bytes));
+    if (session->phase == REFIT_PHASE_WAITING_FOR_READERS && session->waiting.pins)
+        set(out, "waiting", waiting_json(&session->waiting));
+    if (session->phase == REFIT_PHASE_ABORTED)
+        set(out, "error", error_json(session));
+    return out;
+}
+
+json_t *refit_health_version_json(const struct refit_version *version)
+{
+    return json_pack("{s:o, s:s, s:s}", "version", refit_json_u64(version->version), "label", version->label, "digest",
+                     version->digest);
+}
+
+static json_t *held_version_json(const struct refit_bank_snapshot *bank, uint32_t slot)
+{
+    json_t *out = refit_health_version_json(&bank->slot[slot].version);
+    if (out)
+        set(out, "slot", json_integer(slot));
+    return out;
+}
+
+static json_t *in_state(const struct refit_bank_snapshot *bank, enum refit_slot_state state)
+{
+    for (uint32_t i = 0; i < bank->slots; i++)
+        if (bank->slot[i].state == state)
+            return held_version_json(bank, i);
+    return json_null();
+}
+
+static json_t *retained_json(const struct refit_bank_snapshot *bank)
+{
+    json_t *out = json_array();
+    for (uint32_t i = 0; i < bank->slots; i++)
+        if (bank->slot[i].state == REFIT_SLOT_RETAINED)
+            json_array_append_new(out, held_version_json(bank, i));
+    return out;
+}
+
+static json_t *slots_json(const struct refit_bank_snapshot *bank)
+{
+    json_t *out = json_array();
+    for (uint32_t i = 0; i < bank->slots; i++) {
+        const struct refit_bank_slot *slot = &bank->slot[i];
+        json_array_append_new(out, json_pack("{s:I, s:s, s:o, s:o, s:b, s:I}", "slot", (json_int_t)i, "state",
+                                             refit_slot_state_name(slot->state), "version",
+                                             refit_json_u64(slot->version.version), "pins", refit_json_u64(slot->pins),
+                                             "writable", (int)slot->writable, "since_ms", (json_int_t)slot->since_ms));
+    }
+    return out;
+}
+
+static json_t *ranks_json(const struct refit_bank_snapshot *bank)
+{
+    json_t *out = json_array();
+    const uint32_t shown = (uint32_t)(sizeof bank->rank / sizeof bank->rank[0]);
+    for (uint32_t i = 0; i < bank->ranks && i < shown; i++) {
+        json_t *label = json_string(bank->rank[i].label); /* an engine's word, so perhaps not UTF-8 */
+        json_array_append_new(out, json_pack("{s:I, s:b, s:o, s:I}", "rank", (json_int_t)i, "attached",
+                                             (int)bank->rank[i].attached, "label", label ? label : json_string(""), "pid",
+                                             (json_int_t)bank->rank[i].pid));
+    }
+    return out;
+}
+
+json_t *refit_health_weights_json(const struct refit_receiver_snapshot *receiver)
+{
+    const struct refit_bank_snapshot *bank = &receiver->bank;
+    json_t *out = json_pack("{s:s, s:s, s:s, s:s, s:b, s:b, s:b, s:s}", "instance", receiver->instance, "layout",
+                            receiver->layout, "lead", receiver->lead, "protection",
+                            refit_protection_name(bank->protection), "rollback_available", (int)bank->rollback_available,
+                            "held", (int)receiver->held, "adopting", (int)bank->adopting, "refit", receiver->session);
+    if (!out)
+        return NULL;
+    set(out, "model_bytes", refit_json_u64(receiver->model_bytes));
+    set(out, "active", in_state(bank, REFIT_SLOT_ACTIVE));
+    set(out, "staged", in_state(bank, REFIT_SLOT_STAGED));
+    set(out, "retained", retained_json(bank));
+    set(out, "rollback_version", refit_json_u64(bank->rollback_available ? bank->rollback_version : 0));
+    set(out, "epoch", refit_json_u64(receiver->epoch));
+    set(out, "slot_bytes", refit_json_u64(bank->slot_bytes));
+    set(out, "slots", slots_json(bank));
+    set(out, "ranks", ranks_json(bank));
+    return out;
+}

@@ -1,0 +1,448 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sidecar/config.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/io.h"
+#include "base/json.h"
+#include "sidecar/listen_address.h"
+#include "sidecar/config_value.h"
+
+#define FILE_MAX (64u << 10)
+
+enum kind { TEXT, NUMBER, BYTES, DURATION, BOOL, ONE_OF, ADDRESS };
+
+struct option {
+    const char *name;
+    enum kind kind;
+    size_t offset, size;
+    const char *fallback; /* the default, as it would be written */
+    uint64_t min, max;    /* of numbers; 0, 0: any */
+    const char *words;    /* ONE_OF: "uid|seal", in the order of its enum */
+    const char *help;
+};
+
+#define AT(member) offsetof(struct refit_config, member), sizeof(((struct refit_config *)0)->member)
+
+static const struct option options[] = {
+    {"config", TEXT, AT(config), "", 0, 0, NULL, "file to read options from: one JSON object, or lines of `key = value`"},
+    {"control", ADDRESS, AT(control), "127.0.0.1:7070", 0, 0, NULL, "address of the control API; port 0: the kernel's choice"},
+    {"admin", ADDRESS, AT(admin), "0.0.0.0:7071", 0, 0, NULL, "address of probes and metrics (read-only)"},
+    {"data", ADDRESS, AT(data), "0.0.0.0:7072", 0, 0, NULL, "address where bulk bytes come in"},
+    {"advertise", TEXT, AT(advertise), "", 0, 0, NULL, "address that trainers dial for bulk bytes; empty: the one of --data"},
+    {"insecure-control", BOOL, AT(insecure_control), "false", 0, 0, NULL,
+     "allow --control beyond loopback although requests are not authenticated"},
+    {"ports-file", TEXT, AT(ports_file), "", 0, 0, NULL, "file to write the ports in use to, as JSON, once all are bound"},
+    {"control-connections", NUMBER, AT(control_connections), "256", 1, 65536, NULL, "connections to the control API at once"},
+    {"admin-connections", NUMBER, AT(admin_connections), "64", 1, 65536, NULL, "connections to the admin listener at once"},
+    {"socket", TEXT, AT(socket), "/run/refit/refitd.sock", 0, 0, NULL, "Unix socket where engines attach"},
+    {"state-file", TEXT, AT(state_file), "", 0, 0, NULL, "what a restarted refitd goes on from; empty: SOCKET.state"},
+    {"ranks", NUMBER, AT(ranks), "1", 1, 65536, NULL, "engine processes of this replica"},
+    {"slots", NUMBER, AT(slots), "2", 2, 16, NULL, "whole copies of the weights kept"},
+    {"slot-bytes", BYTES, AT(slot_bytes), "0", 0, 0, NULL,
+     "bytes per slot and rank, reserved at start; 0: sized by --layout, or by the first engine"},
+    {"protection", ONE_OF, AT(protection), "uid", 0, 0, "uid|seal",
+     "how slots are kept from being written: uid (the engine has another uid) or seal"},
+    {"layout", TEXT, AT(layout), "", 0, 0, NULL, "file with the layout served here; empty: the first engine declares it"},
+    {"adopt-timeout", DURATION, AT(adopt_timeout_ms), "10s", 0, 0, NULL,
+     "after a restart, how long engines may hand their slots back"},
+    {"checkpoint-root", TEXT, AT(checkpoint_root), "", 0, 0, NULL,
+     "directory below which POST /refit may name checkpoints; empty: none may"},
+    {"initial-checkpoint", TEXT, AT(initial_checkpoint), "", 0, 0, NULL,
+     "checkpoint to serve first: a path below --checkpoint-root"},
+    {"initial-version", NUMBER, AT(initial_version), "1", 1, INT64_MAX, NULL, "version of --initial-checkpoint"},
+    {"initial-label", TEXT, AT(initial_label), "initial", 0, 0, NULL, "label of --initial-checkpoint"},
+    {"streams", NUMBER, AT(streams), "2", 1, 64, NULL, "tcp connections per holder"},
+    {"rate", BYTES, AT(rate), "0", 0, 0, NULL, "most bulk bytes per second; 0: unlimited"},
+    {"nice", NUMBER, AT(nice), "0", 0, 19, NULL, "niceness of bulk threads"},
+    {"deadline", DURATION, AT(deadline_ms), "10m", 1, 0, NULL, "of a refit that names none"},
+    {"deadline-max", DURATION, AT(deadline_max_ms), "24h", 1, 0, NULL, "the longest deadline a refit may name"},
+    {"staged-ttl", DURATION, AT(staged_ttl_ms), "10m", 1, 0, NULL, "a staged refit that nobody commits aborts itself after this"},
+    {"lead-ttl", DURATION, AT(lead_ttl_ms), "15s", 1, 0, NULL, "a lead that was silent this long may be replaced"},
+    {"ready-min-version", NUMBER, AT(ready_min_version), "0", 0, INT64_MAX, NULL, "ready only from this version on"},
+    {"startup-needs-weights", BOOL, AT(startup_needs_weights), "false", 0, 0, NULL,
+     "/startupz also waits for a first version"},
+    {"drain-timeout", DURATION, AT(drain_timeout_ms), "10s", 1, 0, NULL, "longest time from SIGTERM to exit"},
+    {"log-level", ONE_OF, AT(log_level), "info", 0, 0, "error|warn|info|debug", "what is logged"},
+    {"log-format", ONE_OF, AT(log_format), "text", 0, 0, "text|json", "how it is logged"},
+};
+#define OPTION_COUNT (sizeof options / sizeof *options)
+
+static void env_name(const struct option *o, char out[64])
+{
+    size_t n = (size_t)snprintf(out, 64, "REFIT_%s", o->name);
+    for (size_t i = 0; i < n; i++)
+        out[i] = out[i] == '-' ? '_' : (char)toupper((unsigned char)out[i]);
+}
+
+static const struct option *find(const char *name, size_t len)
+{
+    for (size_t i = 0; i < OPTION_COUNT; i++)
+        if (strlen(options[i].name) == len && memcmp(options[i].name, name, len) == 0)
+            return &options[i];
+    return NULL;
+}
+
+/* --- setting one value ---------------------------------------------------------------------------------------- */
+
+static void *member(struct refit_config *config, const struct option *o)
+{
+    return (char *)config + o->offset;
+}
+
+static bool parse_one_of(const char *words, const char *text, uint64_t *out)
+{
+    size_t len = strlen(text);
+    for (uint64_t i = 0;; i++) {
+        size_t word = strcspn(words, "|");
+        if (word == len && memcmp(words, text, len) == 0) {
+            *out = i;
+            return true;
+        }
+        if (!words[word])
+            return false;
+        words += word + 1;
+    }
+}
+
+static void describe(const struct option *o, char *out, size_t size)
+{
+    switch (o->kind) {
+    case TEXT: snprintf(out, size, "a text of at most %zu bytes", o->size - 1); break;
+    case ADDRESS: snprintf(out, size, "a numeric ADDRESS:PORT such as 127.0.0.1:7070"); break;
+    case BOOL: snprintf(out, size, "true or false"); break;
+    case ONE_OF: snprintf(out, size, "one of %s", o->words); break;
+    case BYTES: snprintf(out, size, "bytes such as 1048576, 512MiB or 16GiB"); break;
+    case DURATION: snprintf(out, size, "a duration with its unit such as 250ms, 30s, 10m or 1h"); break;
+    case NUMBER:
+        snprintf(out, size, "a whole number from %" PRIu64 " to %" PRIu64, o->min, o->max);
+        break;
+    }
+}
+
+static bool in_range(const struct option *o, uint64_t value)
+{
+    return value >= o->min && (o->max == 0 || value <= o->max);
+}
+
+static bool store_number(struct refit_config *config, const struct option *o, const char *text)
+{
+    uint64_t value = 0;
+    bool good = o->kind == BYTES      ? refit_config_parse_bytes(text, &value)
+                : o->kind == DURATION ? refit_config_parse_duration(text, &value)
+                : o->kind == ONE_OF   ? parse_one_of(o->words, text, &value)
+                                      : refit_config_parse_number(text, &value);
+    if (good && in_range(o, value)) {
+        memcpy(member(config, o), &value, sizeof value);
+        return true;
+    }
+    return false;
+}
+
+static bool store(struct refit_config *config, const struct option *o, const char *text)
+{
+    struct sockaddr_storage address;
+    int len;
+    if (o->kind == BOOL)
+        return refit_config_parse_bool(text, member(config, o));
+    if (o->kind != TEXT && o->kind != ADDRESS)
+        return store_number(config, o, text);
+    if (o->kind == ADDRESS && refit_listen_address_parse(text, o->name, &address, &len, NULL))
+        return false;
+    return snprintf(member(config, o), o->size, "%s", text) < (int)o->size;
+}
+
+static enum refit_status set(struct refit_config *config, const struct option *o, const char *text, const char *from,
+                             struct refit_error *err)
+{
+    char expected[160];
+    if (store(config, o, text))
+        return REFIT_OK;
+    describe(o, expected, sizeof expected);
+    return refit_fail(err, REFIT_INVALID, "%s: expected %s, found \"%.100s\"", from, expected, text);
+}
+
+/* --- the sources ---------------------------------------------------------------------------------------------- */
+
+static enum refit_status apply_defaults(struct refit_config *config, struct refit_error *err)
+{
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        enum refit_status status = set(config, &options[i], options[i].fallback, options[i].name, err);
+        if (status)
+            return status;
+    }
+    return REFIT_OK;
+}
+
+static enum refit_status apply_environment(struct refit_config *config, char *const *environment,
+                                           struct refit_error *err)
+{
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        char name[64];
+        env_name(&options[i], name);
+        size_t len = strlen(name);
+        for (char *const *e = environment; *e; e++) {
+            if (strncmp(*e, name, len) != 0 || (*e)[len] != '=')
+                continue;
+            enum refit_status status = set(config, &options[i], *e + len + 1, name, err);
+            if (status)
+                return status;
+        }
+    }
+    return REFIT_OK;
+}
+
+static enum refit_status apply_key(struct refit_config *config, const char *path, const char *key, size_t key_len,
+                                   const char *text, struct refit_error *err)
+{
+    char from[REFIT_CONFIG_TEXT_MAX + 80];
+    const struct option *o = find(key, key_len);
+    if (!o || strcmp(o->name, "config") == 0)
+        return refit_fail(err, REFIT_INVALID, "%s: unknown key \"%.*s\"; refitd --help lists them", path,
+                          (int)(key_len < 80 ? key_len : 80), key);
+    snprintf(from, sizeof from, "%s: %s", path, o->name);
+    return set(config, o, text, from, err);
+}
+
+static enum refit_status apply_json(struct refit_config *config, const char *path, const char *text, size_t len,
+                                    struct refit_error *err)
+{
+    json_t *object, *value;
+    const char *key;
+    enum refit_status status = refit_json_parse(text, len, path, &object, err);
+    if (status)
+        return status;
+    json_object_foreach(object, key, value) {
+        char number[32];
+        snprintf(number, sizeof number, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+        const char *word = json_is_string(value)    ? json_string_value(value)
+                           : json_is_integer(value) ? number
+                           : json_is_true(value)    ? "true"
+                           : json_is_false(value)   ? "false"
+                                                    : NULL;
+        status = word ? apply_key(config, path, key, strlen(key), word, err)
+                      : refit_fail(err, REFIT_INVALID, "%s: %s: expected a string, an integer or a boolean", path, key);
+        if (status)
+            break;
+    }
+    json_decref(object);
+    return status;
+}
+
+static char *trim(char *text)
+{
+    while (isspace((unsigned char)*text))
+        text++;
+    size_t len = strlen(text);
+    while (len && isspace((unsigned char)text[len - 1]))
+        text[--len] = '\0';
+    return text;
+}
+
+static enum refit_status apply_line(struct refit_config *config, const char *path, int number, char *line,
+                                    struct refit_error *err)
+{
+    line = trim(line);
+    if (!*line || *line == '#')
+        return REFIT_OK;
+    char *mark = strchr(line, '=');
+    if (!mark)
+        return refit_fail(err, REFIT_INVALID, "%s: line %d: expected `key = value`, found \"%.100s\"", path, number, line);
+    *mark = '\0';
+    char *key = trim(line), *value = trim(mark + 1);
+    size_t len = strlen(value);
+    if (len >= 2 && value[0] == '"' && value[len - 1] == '"') {
+        value[len - 1] = '\0';
+        value++;
+    }
+    return apply_key(config, path, key, strlen(key), value, err);
+}
+
+static enum refit_status apply_file(struct refit_config *config, const char *path, struct refit_error *err)
+{
+    char *text;
+    size_t len;
+    enum refit_status status = refit_io_read_file(path, FILE_MAX, &text, &len, err);
+    if (status)
+        return refit_error_prefix(err, "--config");
+    if (strlen(text) != len) {
+        status = refit_fail(err, REFIT_INVALID, "%s: holds a NUL byte; expected text", path);
+    } else if (text[strspn(text, " \t\r\n")] == '{') {
+        status = apply_json(config, path, text, len, err);
+    } else {
+        char *rest = text;
+        for (int number = 1; status == REFIT_OK && rest; number++)
+            status = apply_line(config, path, number, strsep(&rest, "\n"), err);
+    }
+    free(text);
+    return status;
+}
+
+static bool apply_action(const char *arg, struct refit_config *config)
+{
+    if (strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0)
+        config->action = REFIT_CONFIG_HELP;
+    else if (strcmp(arg, "--version") == 0)
+        config->action = REFIT_CONFIG_VERSION;
+    else if (strcmp(arg, "--print-config") == 0)
+        config->action = REFIT_CONFIG_PRINT;
+    else
+        return false;
+    return true;
+}
+
+/* One argument, perhaps with the next one as its value. `only` (may be NULL) restricts what is set to one option. */
+static enum refit_status apply_argument(int argc, char *const *argv, int *i, const struct option *only,
+                                        struct refit_config *config, struct refit_error *err)
+{
+    const char *arg = argv[*i];
+    char from[80];
+    if (apply_action(arg, config))
+        return REFIT_OK;
+    if (strncmp(arg, "--", 2) != 0)
+        return refit_fail(err, REFIT_INVALID, "unexpected argument \"%.100s\"; refitd takes options only, see --help", arg);
+    size_t len = strcspn(arg + 2, "=");
+    const struct option *o = find(arg + 2, len);
+    const char *value = arg[2 + len] ? arg + 3 + len : NULL;
+    const struct option *off = len > 3 && strncmp(arg + 2, "no-", 3) == 0 ? find(arg + 5, len - 3) : NULL;
+    if (off && off->kind == BOOL && !value) {
+        o = off;
+        value = "false";
+    }
+    if (!o)
+        return refit_fail(err, REFIT_INVALID, "unknown option \"%.100s\"; refitd --help lists them", arg);
+    if (!value && o->kind == BOOL)
+        value = "true";
+    if (!value && *i + 1 < argc)
+        value = argv[++*i];
+    if (!value)
+        return refit_fail(err, REFIT_INVALID, "--%s: expected a value, found nothing", o->name);
+    snprintf(from, sizeof from, "--%s", o->name);
+    if (only && only != o)
+        return REFIT_OK;
+    return set(config, o, value, from, err);
+}
+
+static enum refit_status apply_arguments(int argc, char *const *argv, const struct option *only,
+                                         struct refit_config *config, struct refit_error *err)
+{
+    for (int i = 1; i < argc; i++) {
+        enum refit_status status = apply_argument(argc, argv, &i, only, config, err);
+        if (status)
+            return status;
+    }
+    return REFIT_OK;
+}
+
+/* --- what belongs together -------------------------------------------------------------------------------------- */
+
+static enum refit_status check(const struct refit_config *config, struct refit_error *err)
+{
+    struct sockaddr_storage control;
+    int len;
+    enum refit_status status = refit_listen_address_parse(config->control, "control", &control, &len, err);
+    if (status)
+        return status;
+    if (!refit_listen_address_is_loopback(&control) && !config->insecure_control)
+        return refit_fail(err, REFIT_INVALID,
+                          "--control %s: reachable beyond loopback without authentication; bind it to 127.0.0.1, or allow "
+                          "it with --insecure-control",
+                          config->control);
+    if (config->initial_checkpoint[0] && !config->checkpoint_root[0])
+        return refit_fail(err, REFIT_INVALID, "--initial-checkpoint %s: --checkpoint-root is needed beside it",
+                          config->initial_checkpoint);
+    if (config->deadline_ms > config->deadline_max_ms)
+        return refit_fail(err, REFIT_INVALID, "--deadline: longer than --deadline-max");
+    return REFIT_OK;
+}
+
+enum refit_status refit_config_load(int argc, char *const *argv, char *const *environment, struct refit_config *out,
+                                    struct refit_error *err)
+{
+    memset(out, 0, sizeof *out);
+    enum refit_status status = apply_defaults(out, err);
+    /* Flags and environment are read before the file for the sake of --config alone, and applied after it. */
+    if (status == REFIT_OK)
+        status = apply_environment(out, environment, err);
+    if (status == REFIT_OK)
+        status = apply_arguments(argc, argv, find("config", 6), out, err);
+    if (status == REFIT_OK && out->config[0]) {
+        status = apply_file(out, out->config, err);
+        if (status == REFIT_OK)
+            status = apply_environment(out, environment, err);
+    }
+    if (status == REFIT_OK)
+        status = apply_arguments(argc, argv, NULL, out, err);
+    if (status == REFIT_OK && (out->action == REFIT_CONFIG_RUN || out->action == REFIT_CONFIG_PRINT))
+        status = check(out, err);
+    return status;
+}
+
+/* --- what is shown ------------------------------------------------------------------------------------------- */
+
+static void print_wrapped(FILE *out, const char *name, const char *help, const char *fallback, const char *env)
+{
+    fprintf(out, "  --%s\n        %s\n        [default: %s] [env: %s]\n", name, help, *fallback ? fallback : "none", env);
+}
+
+void refit_config_help(FILE *out)
+{
+    static const char *const metavar[] = {
+        [TEXT] = " TEXT", [NUMBER] = " N", [BYTES] = " BYTES", [DURATION] = " DURATION", [BOOL] = "", [ADDRESS] = " ADDRESS:PORT"};
+    fprintf(out, "Usage: refitd [OPTION]...\n\n"
+                 "Keeps the weights of one serving replica, takes in new versions while the old one is served, and\n"
+                 "switches all its engine processes between two steps.\n\n"
+                 "Each option is a flag, an environment variable and a key of the --config file. A flag overrides the\n"
+                 "environment, which overrides the file. Bytes: 512MiB, 16GiB. Durations: 250ms, 30s, 10m.\n\n"
+                 "Options:\n");
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        char env[64], name[96];
+        env_name(&options[i], env);
+        if (options[i].kind == ONE_OF)
+            snprintf(name, sizeof name, "%s %s", options[i].name, options[i].words);
+        else
+            snprintf(name, sizeof name, "%s%s", options[i].name, metavar[options[i].kind]);
+        print_wrapped(out, name, options[i].help, options[i].fallback, env);
+    }
+    fprintf(out, "  --print-config\n        print the options in effect, as a configuration file, and exit\n"
+                 "  --version\n        print the version and exit\n"
+                 "  --help\n        print this and exit\n");
+}
+
+static void format(const struct refit_config *config, const struct option *o, char *out, size_t size)
+{
+    const char *at = (const char *)config + o->offset;
+    uint64_t value = 0;
+    if (o->kind == TEXT || o->kind == ADDRESS) {
+        snprintf(out, size, "\"%s\"", at);
+        return;
+    }
+    memcpy(&value, at, o->size < sizeof value ? o->size : sizeof value);
+    const char *word = o->words;
+    switch (o->kind) {
+    case BYTES: refit_config_format_bytes(value, out, size); break;
+    case DURATION: refit_config_format_duration(value, out, size); break;
+    case BOOL: snprintf(out, size, "%s", value ? "true" : "false"); break;
+    case ONE_OF:
+        for (; value; value--)
+            word += strcspn(word, "|") + 1;
+        snprintf(out, size, "%.*s", (int)strcspn(word, "|"), word);
+        break;
+    default: snprintf(out, size, "%" PRIu64, value); break;
+    }
+}
+
+void refit_config_print(const struct refit_config *config, FILE *out)
+{
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        char text[REFIT_CONFIG_TEXT_MAX + 8];
+        if (strcmp(options[i].name, "config") == 0)
+            continue;
+        format(config, &options[i], text, sizeof text);
+        fprintf(out, "%s = %s\n", options[i].name, text);
+    }
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * refitd: the sidecar of one serving replica.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "sidecar/sidecar.h"
+
+int main(int argc, char **argv)
+{
+    sigset_t signals;
+    struct refit_config config;
+    struct refit_error err;
+    /* First of all: as process 1 of a container there is no default action for SIGTERM, but a blocked signal waits until the
+     * loop reads it. Threads inherit the mask. */
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    sigprocmask(SIG_BLOCK, &signals, NULL);
+    signal(SIGPIPE, SIG_IGN);
+
+    if (refit_config_load(argc, argv, environ, &config, &err)) {
+        fprintf(stderr, "refitd: %s\n", err.text);
+        return 2;
+    }
+    switch (config.action) {
+    case REFIT_CONFIG_HELP: refit_config_help(stdout); return 0;
+    case REFIT_CONFIG_VERSION: printf("refitd %s\n", REFIT_VERSION); return 0;
+    case REFIT_CONFIG_PRINT: refit_config_print(&config, stdout); return 0;
+    case REFIT_CONFIG_RUN: break;
+    }
+    refit_log_setup((enum refit_log_level)config.log_level, (enum refit_log_format)config.log_format, "refitd");
+    return refit_sidecar_run(&config, &signals);
+}

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Refits: begin, look, commit, abort.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sidecar/routes.h"
+
+static enum refit_status read_commit_mode(const struct refit_call *call, struct refit_request *request,
+                                          struct refit_error *err)
+{
+    char mode[16] = "";
+    enum refit_status status = refit_call_text(call, "commit", "refit", mode, sizeof mode, err);
+    if (status)
+        return status;
+    if (!mode[0])
+        request->commit = request->checkpoint[0] ? REFIT_COMMIT_AUTO : REFIT_COMMIT_BARRIER;
+    else if (strcmp(mode, "barrier") == 0)
+        request->commit = REFIT_COMMIT_BARRIER;
+    else if (strcmp(mode, "auto") == 0)
+        request->commit = REFIT_COMMIT_AUTO;
+    else
+        return refit_fail(err, REFIT_INVALID, "refit: \"commit\" must be barrier or auto, found \"%s\"", mode);
+    return REFIT_OK;
+}
+
+static enum refit_status read_texts(const struct refit_call *call, struct refit_request *request,
+                                    struct refit_error *err)
+{
+    const struct {
+        const char *key;
+        char *out;
+        size_t size;
+    } members[] = {
+        {"label", request->label, sizeof request->label},
+        {"publish_id", request->publish_id, sizeof request->publish_id},
+        {"source", request->source, sizeof request->source},
+        {"checkpoint", request->checkpoint, sizeof request->checkpoint},
+        {"transport", request->transport, sizeof request->transport},
+        {"digest", request->digest, sizeof request->digest},
+        {"kv", request->kv, sizeof request->kv},
+    };
+    for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
+        enum refit_status status =
+            refit_call_text(call, members[i].key, "refit", members[i].out, members[i].size, err);
+        if (status)
+            return status;
+    }
+    return REFIT_OK;
+}
+
+/* So that the same request sent again is known as the same, whatever order its members have. */
+static enum refit_status digest_body(const struct refit_call *call, struct refit_request *request,
+                                     struct refit_error *err)
+{
+    size_t len = 0;
+    char *text = refit_json_canonical(call->json, &len);
+    if (!text)
+        return refit_fail_alloc(err, "the canonical request", call->body_len);
+    refit_sha256_hex(text, len, request->body_digest);
+    free(text);
+    return REFIT_OK;
+}
+
+static enum refit_status read_request(const struct refit_call *call, struct refit_request *request,
+                                      struct refit_error *err)
+{
+    static const char *const known[] = {"version", "label",  "epoch", "publish_id",  "source", "checkpoint",
+                                        "transport", "commit", "kv",    "deadline_ms", "digest", NULL};
+    enum refit_status status = refit_json_known(call->json, "refit", known, err);
+    if (status == REFIT_OK)
+        status = refit_json_get_u64(call->json, "version", "refit", &request->version, err);
+    if (status == REFIT_OK && json_object_get(call->json, "epoch"))
+        status = refit_json_get_u64(call->json, "epoch", "refit", &request->epoch, err);
+    if (status == REFIT_OK)
+        status = refit_json_opt_int(call->json, "deadline_ms", "refit", 1, INT64_MAX, &request->deadline_ms, err);
+    if (status == REFIT_OK)
+        status = read_texts(call, request, err);
+    if (status == REFIT_OK)
+        status = read_commit_mode(call, request, err);
+    if (status == REFIT_OK)
+        status = digest_body(call, request, err);
+    return status;
+}
+
+static void print_token(const uint8_t *token, char out[static 2 * REFIT_TOKEN_BYTES + 1])
+{
+    for (size_t i = 0; i < REFIT_TOKEN_BYTES; i++)
+        snprintf(out + 2 * i, 3, "%02x", token[i]);
+}
+
+static void answer_ticket(const struct refit_call *call, struct refit_ticket *ticket, struct refit_reply *reply)
+{
+    char token[2 * REFIT_TOKEN_BYTES + 1];
+    print_token(ticket->token, token);
+    json_t *body = json_pack("{s:s, s:b, s:s, s:s}", "id", ticket->id, "existing", (int)ticket->existing, "token", token,
+                             "instance", refit_receiver_instance(call->receiver));
+    if (body && ticket->card)
+        json_object_set_new(body, "card", ticket->card);
+    else
+        json_decref(ticket->card);
+    refit_reply_header(reply, "Location", "/refit/%s", ticket->id);
+    refit_reply_header(reply, "Retry-After", "1");
+    refit_reply_json(reply, 202, body);
+}
+
+static void answer_refusal(const struct refit_call *call, const struct refit_error *err, struct refit_reply *reply)
+{
+    struct refit_receiver_snapshot now;
+    refit_receiver_read(call->receiver, &now);
+    if (err->status == REFIT_INVALID && strstr(err->text, "the same identity"))
+        refit_reply_error(reply, err, "identity-reused", 422);
+    else if (err->status == REFIT_STALE)
+        refit_reply_error(reply, err, "stale-epoch", 0);
+    else if (err->status == REFIT_CONFLICT && now.held)
+        refit_reply_error(reply, err, "held", 0);
+    else
+        refit_reply_error(reply, err, NULL, 0);
+}
+
+void refit_handle_begin(const struct refit_call *call, struct refit_reply *reply)
+{
+    struct refit_request request = {0};
+    struct refit_ticket ticket = {0};
+    struct refit_error err;
+    enum refit_status status = read_request(call, &request, &err);
+    if (status) {
+        refit_reply_error(reply, &err, NULL, 0);
+        return;
+    }
+    status = refit_receiver_begin(call->receiver, &request, &ticket, &err);
+    if (status) {
+        answer_refusal(call, &err, reply);
+        return;
+    }
+    if (!ticket.existing)
+        refit_audit(call->client, "change=begin refit=%s version=%" PRIu64 " label=%s epoch=%" PRIu64 " from=%s", ticket.id,
+                    request.version, request.label, request.epoch,
+                    request.checkpoint[0] ? request.checkpoint : request.source);
+    answer_ticket(call, &ticket, reply);
+}
+
+void refit_handle_latest(const struct refit_call *call, struct refit_reply *reply)
+{
+    struct refit_session_snapshot session;
+    struct refit_error err;
+    if (refit_receiver_session(call->receiver, NULL, &session, &err))
+        refit_reply_error(reply, &err, NULL, 0);
+    else
+        refit_reply_json(reply, 200, refit_health_session_json(&session));
+}
+
+static enum refit_status read_commit(const struct refit_call *call, uint64_t *version, char *digest, size_t size,
+                                     struct refit_error *err)
+{
+    static const char *const known[] = {"version", "digest", NULL};
+    enum refit_status status = refit_json_known(call->json, "commit", known, err);
+    if (status == REFIT_OK)
+        status = refit_json_get_u64(call->json, "version", "commit", version, err);
+    if (status == REFIT_OK)
+        status = refit_call_text(call, "digest", "commit", digest, size, err);
+    return status;
+}
+
+void refit_handle_commit(const struct refit_call *call, struct refit_reply *reply)
+{
+    uint64_t version = 0;
+    char digest[REFIT_SHA256_HEX_MAX] = "";
+    struct refit_error err;
+    enum refit_status status = read_commit(call, &version, digest, sizeof digest, &err);
+    if (status) {
+        refit_reply_error(reply, &err, NULL, 0);
+        return;
+    }
+    status = refit_receiver_commit(call->receiver, call->param, version, digest, &err);
+    if (status) {
+        refit_reply_error(reply, &err, status == REFIT_CORRUPT ? "digest-mismatch" : status == REFIT_BUSY ? "not-staged" : NULL, 0);
+        return;
+    }
+    refit_audit(call->client, "change=commit refit=%s version=%" PRIu64 " digest=%s", call->param, version, digest);
+    refit_reply_header(reply, "Location", "/refit/%s", call->param);
+    refit_reply_header(reply, "Retry-After", "1");
+    refit_reply_json(reply, 202, json_pack("{s:s, s:o}", "id", call->param, "version", refit_json_u64(version)));
+}
+
+void refit_handle_abort(const struct refit_call *call, struct refit_reply *reply)
+{
+    static const char *const known[] = {"reason", NULL};
+    char why[256] = "";
+    struct refit_error err;
+    enum refit_status status = refit_json_known(call->json, "abort", known, &err);
+    if (status == REFIT_OK)
+        status = refit_call_text(call, "reason", "abort", why, sizeof why, &err);
+    if (status == REFIT_OK)
+        status = refit_receiver_abort(call->receiver, call->param, why, &err);
+    if (status) {
+        refit_reply_error(reply, &err, status == REFIT_CONFLICT ? "committed" : NULL, 0);
+        return;
+    }
+    refit_audit(call->client, "change=abort refit=%s reason=%s", call->param, why);
+    refit_reply_json(reply, 200, json_pack("{s:s, s:b}", "id", call->param, "aborted", 1));
+}

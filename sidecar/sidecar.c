@@ -1,0 +1,480 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The life of refitd: bind, reserve, serve, drain. The HTTP listeners come first and the capacity is reserved by a worker, so that
+ * probes are answered from the start, however large the slots are.
+ */
+#include "sidecar/sidecar.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "base/io.h"
+#include "base/log.h"
+#include "sidecar/listen_address.h"
+#include "sidecar/routes.h"
+
+#define WORKERS 4
+#define TICK_MS 1000
+#define LAG_WINDOW_NS 60000000000ll
+#define SETTLE_MS 20 /* progress is passed on at most this often; a change of phase at once */
+#define BODIES_MAX (96u << 20)
+
+/* --- waking ------------------------------------------------------------------------------------------------------ */
+
+/* From any thread. */
+static void wake(void *context)
+{
+    struct refit_sidecar *sidecar = context;
+    const uint64_t one = 1;
+    /* It can only fail when it is full of wakes already. */
+    ssize_t written = write(sidecar->wake_fd, &one, sizeof one);
+    (void)written;
+}
+
+void refit_audit(const char *client, const char *format, ...)
+{
+    char text[896];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    refit_log(REFIT_LOG_INFO, "audit by=%s %s", client, text);
+}
+
+void refit_sidecar_look(struct refit_sidecar *sidecar, struct refit_snapshots *out)
+{
+    const struct refit_config *config = sidecar->config;
+    out->view = (struct refit_health_view){
+        .started = sidecar->receiver != NULL || sidecar->draining,
+        .draining = sidecar->draining,
+        .failure = sidecar->failure.status ? sidecar->failure.text : NULL,
+        .totals = &sidecar->totals,
+        .ready_min_version = config->ready_min_version,
+        .startup_needs_weights = config->startup_needs_weights,
+        .loop_lag_ns = sidecar->lag_ns,
+        .control_connections = sidecar->control ? refit_httpd_connections(sidecar->control) : 0,
+        .admin_connections = sidecar->admin ? refit_httpd_connections(sidecar->admin) : 0,
+        .software = REFIT_VERSION,
+    };
+    if (!sidecar->receiver)
+        return;
+    refit_receiver_read(sidecar->receiver, &out->receiver);
+    out->view.receiver = &out->receiver;
+    if (refit_receiver_session(sidecar->receiver, NULL, &out->session, NULL) == REFIT_OK)
+        out->view.session = &out->session;
+}
+
+/* --- what happens on a change ---------------------------------------------------------------------------------- */
+
+/* The audit line of a swap is written here, whatever caused it. */
+static void note_active(struct refit_sidecar *sidecar, const struct refit_snapshots *now)
+{
+    const struct refit_bank_snapshot *bank = &now->receiver.bank;
+    if (bank->active >= bank->slots)
+        return;
+    const struct refit_version *version = &bank->slot[bank->active].version;
+    if (version->version == sidecar->active_version && strcmp(version->digest, sidecar->active_digest) == 0)
+        return;
+    refit_audit(now->receiver.lead[0] ? now->receiver.lead : "-",
+                "change=swap from=%" PRIu64 " to=%" PRIu64 " label=%s digest=%s refit=%s", sidecar->active_version,
+                version->version, version->label, version->digest, now->receiver.session);
+    sidecar->active_version = version->version;
+    memcpy(sidecar->active_digest, version->digest, sizeof sidecar->active_digest);
+}
+
+static void note_session(struct refit_sidecar *sidecar, const struct refit_session_snapshot *session)
+{
+    bool counted = strcmp(sidecar->totals.seen, session->id) == 0;
+    refit_health_observe(&sidecar->totals, session);
+    if (!counted && session->phase == REFIT_PHASE_ABORTED)
+        refit_audit("-", "change=aborted refit=%s version=%" PRIu64 " phase=%s status=%s reason=%s", session->id,
+                    session->version, refit_phase_name(session->failed_in), refit_status_name(session->error.status),
+                    session->error.text);
+}
+
+static void serve_change(struct refit_sidecar *sidecar, const struct refit_snapshots *now)
+{
+    note_active(sidecar, now);
+    if (now->view.session) {
+        note_session(sidecar, now->view.session);
+        sidecar->served_phase = now->session.phase;
+    }
+    sidecar->served_ns = refit_clock_ns();
+    refit_initial_step(sidecar, now);
+    refit_watch_serve(sidecar);
+}
+
+/* Hundreds of steps of progress a second come in while bytes land; who waits for them is served fifty times a second. */
+static void on_change(struct refit_sidecar *sidecar)
+{
+    struct refit_snapshots now;
+    const struct timeval soon = {.tv_usec = SETTLE_MS * 1000};
+    if (!sidecar->receiver)
+        return;
+    refit_sidecar_look(sidecar, &now);
+    bool phase_changed = now.view.session && now.session.phase != sidecar->served_phase;
+    bool fresh = refit_clock_ns() - sidecar->served_ns >= SETTLE_MS * 1000000;
+    if (phase_changed || fresh)
+        serve_change(sidecar, &now);
+    else if (!evtimer_pending(sidecar->settle, NULL))
+        evtimer_add(sidecar->settle, &soon);
+}
+
+static void on_settle(evutil_socket_t fd, short what, void *context)
+{
+    (void)fd;
+    (void)what;
+    on_change(context);
+}
+
+static void on_wake(evutil_socket_t fd, short what, void *context)
+{
+    struct refit_sidecar *sidecar = context;
+    uint64_t count;
+    (void)what;
+    ssize_t got = read(fd, &count, sizeof count);
+    (void)got;
+    refit_workers_collect(sidecar->workers);
+    on_change(sidecar);
+}
+
+static void on_tick(evutil_socket_t fd, short what, void *context)
+{
+    struct refit_sidecar *sidecar = context;
+    int64_t now = refit_clock_ns(), late = now - sidecar->tick_ns - TICK_MS * 1000000ll;
+    (void)fd;
+    (void)what;
+    if (late > sidecar->lag_ns || now - sidecar->lag_since_ns > LAG_WINDOW_NS) {
+        sidecar->lag_ns = late > 0 ? late : 0;
+        sidecar->lag_since_ns = now;
+    }
+    sidecar->tick_ns = now;
+    refit_watch_heartbeat(sidecar);
+    on_change(sidecar);
+}
+
+/* --- opening and closing the receiver, on a worker ------------------------------------------------------------- */
+
+struct passage {
+    struct refit_job job;
+    struct refit_sidecar *sidecar;
+    struct refit_receiver *receiver;
+    struct refit_error err;
+    enum refit_status status;
+};
+
+static enum refit_status load_layout(struct refit_sidecar *sidecar, struct refit_error *err)
+{
+    const char *path = sidecar->config->layout;
+    char *text;
+    size_t len;
+    if (!path[0])
+        return REFIT_OK;
+    enum refit_status status = refit_io_read_file(path, REFIT_LAYOUT_TEXT_MAX, &text, &len, err);
+    if (status)
+        return refit_error_prefix(err, "--layout");
+    status = refit_layout_parse(text, len, path, &sidecar->layout, err);
+    free(text);
+    return status;
+}
+
+static const char *or_null(const char *text)
+{
+    return text[0] ? text : NULL;
+}
+
+static void fill_receiver_config(const struct refit_sidecar *sidecar, const char *data_host, uint16_t data_port,
+                                 struct refit_receiver_config *out)
+{
+    const struct refit_config *config = sidecar->config;
+    *out = (struct refit_receiver_config){
+        .bank = {.ranks = (uint32_t)config->ranks, .slots = (uint32_t)config->slots, .slot_bytes = config->slot_bytes,
+                 .protection = (enum refit_protection)config->protection, .socket_path = config->socket,
+                 .state_path = or_null(config->state_file), .layout = sidecar->layout,
+                 .adopt_ms = (int64_t)config->adopt_timeout_ms},
+        .listener = {.tcp_address = data_host, .tcp_port = data_port, .advertise = or_null(config->advertise)},
+        .checkpoint_root = or_null(config->checkpoint_root),
+        .streams = (unsigned)config->streams,
+        .rate_bytes_per_s = config->rate,
+        .nice = (int)config->nice,
+        .deadline_ms = (int64_t)config->deadline_ms,
+        .deadline_max_ms = (int64_t)config->deadline_max_ms,
+        .staged_ttl_ms = (int64_t)config->staged_ttl_ms,
+        .lead_ttl_ms = (int64_t)config->lead_ttl_ms,
+        .verify = true,
+    };
+}
+
+static void run_open(struct refit_job *job)
+{
+    struct passage *passage = (struct passage *)job;
+    struct refit_receiver_config config;
+    struct sockaddr_storage data;
+    char host[64];
+    int len;
+    passage->status = refit_listen_address_parse(passage->sidecar->config->data, "data", &data, &len, &passage->err);
+    if (passage->status == REFIT_OK)
+        passage->status = load_layout(passage->sidecar, &passage->err);
+    if (passage->status)
+        return;
+    refit_listen_address_host(&data, host, sizeof host);
+    fill_receiver_config(passage->sidecar, host, refit_listen_address_port(&data), &config);
+    passage->status = refit_receiver_open(&config, &passage->receiver, &passage->err);
+}
+
+static uint16_t data_port_of(struct refit_receiver *receiver)
+{
+    json_t *card;
+    int64_t port = 0;
+    if (refit_receiver_card(receiver, "tcp", &card, NULL))
+        return 0;
+    enum refit_status status = refit_json_get_int(card, "port", "card", 1, 65535, &port, NULL);
+    json_decref(card);
+    return status ? 0 : (uint16_t)port;
+}
+
+static enum refit_status announce(struct refit_sidecar *sidecar, struct refit_error *err)
+{
+    char text[128];
+    unsigned control = refit_httpd_port(sidecar->control), admin = refit_httpd_port(sidecar->admin);
+    refit_log(REFIT_LOG_INFO, "started control=%u admin=%u data=%u socket=%s instance=%s version=%s", control, admin,
+              sidecar->data_port, sidecar->config->socket, refit_receiver_instance(sidecar->receiver), REFIT_VERSION);
+    if (!sidecar->config->ports_file[0])
+        return REFIT_OK;
+    int len = snprintf(text, sizeof text, "{\"admin\":%u,\"control\":%u,\"data\":%u}\n", admin, control,
+                       sidecar->data_port);
+    return refit_io_replace_file(sidecar->config->ports_file, text, (size_t)len, 0644, err);
+}
+
+static void fail(struct refit_sidecar *sidecar, const struct refit_error *err)
+{
+    sidecar->failure = *err;
+    sidecar->exit_code = 1;
+    refit_log(REFIT_LOG_ERROR, "can't start: %s", err->text);
+    event_base_loopbreak(sidecar->base);
+}
+
+static void close_receiver(struct refit_sidecar *sidecar, struct refit_receiver *receiver);
+
+static void finish_open(struct refit_job *job)
+{
+    struct passage *passage = (struct passage *)job;
+    struct refit_sidecar *sidecar = passage->sidecar;
+    sidecar->opening = false;
+    if (passage->status) {
+        fail(sidecar, &passage->err);
+    } else if (sidecar->draining) {
+        close_receiver(sidecar, passage->receiver);
+    } else {
+        sidecar->receiver = passage->receiver;
+        sidecar->data_port = data_port_of(sidecar->receiver);
+        refit_receiver_set_notify(sidecar->receiver, wake, sidecar);
+        if (announce(sidecar, &passage->err))
+            fail(sidecar, &passage->err);
+        wake(sidecar);
+    }
+    free(passage);
+}
+
+static void run_close(struct refit_job *job)
+{
+    refit_receiver_close(((struct passage *)job)->receiver);
+}
+
+static void finish_close(struct refit_job *job)
+{
+    struct passage *passage = (struct passage *)job;
+    event_base_loopbreak(passage->sidecar->base);
+    free(passage);
+}
+
+static enum refit_status submit_passage(struct refit_sidecar *sidecar, void (*run)(struct refit_job *),
+                                        void (*done)(struct refit_job *), struct refit_receiver *receiver)
+{
+    struct passage *passage = calloc(1, sizeof *passage);
+    if (!passage)
+        return REFIT_NO_MEMORY;
+    passage->job = (struct refit_job){.run = run, .done = done};
+    passage->sidecar = sidecar;
+    passage->receiver = receiver;
+    refit_workers_submit(sidecar->workers, &passage->job);
+    return REFIT_OK;
+}
+
+static void close_receiver(struct refit_sidecar *sidecar, struct refit_receiver *receiver)
+{
+    if (submit_passage(sidecar, run_close, finish_close, receiver))
+        event_base_loopbreak(sidecar->base); /* the process ends anyway; the kernel closes what is open */
+}
+
+/* --- signals ------------------------------------------------------------------------------------------------------ */
+
+/* Something does not end in time: leave it to the kernel. Slots stay mapped in the engines, as after any other end. */
+static void on_drain_timeout(evutil_socket_t fd, short what, void *context)
+{
+    struct refit_sidecar *sidecar = context;
+    (void)fd;
+    (void)what;
+    refit_log(REFIT_LOG_ERROR, "draining took longer than %" PRIu64 " ms: exiting now", sidecar->config->drain_timeout_ms);
+    _exit(1);
+}
+
+static void drain(struct refit_sidecar *sidecar, int number)
+{
+    const struct timeval limit = {.tv_sec = (time_t)(sidecar->config->drain_timeout_ms / 1000),
+                                  .tv_usec = (suseconds_t)(sidecar->config->drain_timeout_ms % 1000 * 1000)};
+    struct refit_receiver *receiver = sidecar->receiver;
+    refit_log(REFIT_LOG_INFO, "draining signal=%d", number);
+    sidecar->draining = true;
+    evtimer_add(sidecar->drain, &limit);
+    sidecar->receiver = NULL;
+    if (receiver) {
+        refit_watch_serve(sidecar); /* ends those who wait */
+        close_receiver(sidecar, receiver);
+    } else if (sidecar->opening) {
+        /* Reserving can't be interrupted, and nothing is served yet that could be lost. */
+        refit_log(REFIT_LOG_INFO, "stopped before the capacity was reserved");
+        _exit(0);
+    } else {
+        event_base_loopbreak(sidecar->base);
+    }
+}
+
+static void on_signal(evutil_socket_t fd, short what, void *context)
+{
+    struct refit_sidecar *sidecar = context;
+    struct signalfd_siginfo info;
+    (void)what;
+    if (read(fd, &info, sizeof info) != (ssize_t)sizeof info)
+        return;
+    if (sidecar->draining) {
+        refit_log(REFIT_LOG_WARN, "second signal=%u: exiting now", info.ssi_signo);
+        _exit(1);
+    }
+    drain(sidecar, (int)info.ssi_signo);
+}
+
+/* --- putting it together ----------------------------------------------------------------------------------------- */
+
+static enum refit_status listen_http(struct refit_sidecar *sidecar, bool admin, struct refit_error *err)
+{
+    const struct refit_config *config = sidecar->config;
+    struct refit_httpd_config http = {
+        .name = admin ? "admin" : "control",
+        .address = admin ? config->admin : config->control,
+        .connections_max = (unsigned)(admin ? config->admin_connections : config->control_connections),
+        .header_bytes_max = 16384,
+        .deadline_ms = 30000,
+        .idle_ms = 75000,
+        .answer_ms = 30000,
+        .bodies_max = BODIES_MAX,
+    };
+    enum refit_status status =
+        admin ? refit_routes_create(sidecar, refit_admin_table, refit_admin_table_len, true, &http, &sidecar->admin_routes, err)
+              : refit_routes_create(sidecar, refit_control_table, refit_control_table_len, false, &http,
+                                    &sidecar->control_routes, err);
+    if (status)
+        return status;
+    return refit_httpd_start(sidecar->base, &http, admin ? &sidecar->admin : &sidecar->control, err);
+}
+
+static struct event *add(struct refit_sidecar *sidecar, int fd, short what, event_callback_fn callback, int64_t ms)
+{
+    struct timeval tv = {.tv_sec = (time_t)(ms / 1000), .tv_usec = (suseconds_t)(ms % 1000 * 1000)};
+    struct event *event = event_new(sidecar->base, fd, what, callback, sidecar);
+    if (event && (fd >= 0 || ms))
+        event_add(event, ms ? &tv : NULL);
+    return event;
+}
+
+static enum refit_status make_events(struct refit_sidecar *sidecar, const sigset_t *signals, struct refit_error *err)
+{
+    sidecar->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    sidecar->signal_fd = signalfd(-1, signals, SFD_CLOEXEC | SFD_NONBLOCK);
+    sidecar->base = event_base_new();
+    if (sidecar->wake_fd < 0 || sidecar->signal_fd < 0 || !sidecar->base)
+        return refit_fail_errno(err, errno, "can't make an event loop");
+    sidecar->wake = add(sidecar, sidecar->wake_fd, EV_READ | EV_PERSIST, on_wake, 0);
+    sidecar->signal = add(sidecar, sidecar->signal_fd, EV_READ | EV_PERSIST, on_signal, 0);
+    sidecar->tick = add(sidecar, -1, EV_PERSIST, on_tick, TICK_MS);
+    sidecar->settle = add(sidecar, -1, 0, on_settle, 0);
+    sidecar->drain = add(sidecar, -1, 0, on_drain_timeout, 0);
+    if (!sidecar->wake || !sidecar->signal || !sidecar->tick || !sidecar->settle || !sidecar->drain)
+        return refit_fail_alloc(err, "events", 0);
+    return REFIT_OK;
+}
+
+static void free_event(struct event *event)
+{
+    if (event)
+        event_free(event);
+}
+
+static void destroy(struct refit_sidecar *sidecar)
+{
+    refit_workers_stop(sidecar->workers);
+    refit_httpd_stop(sidecar->control);
+    refit_httpd_stop(sidecar->admin);
+    refit_routes_destroy(sidecar->control_routes);
+    refit_routes_destroy(sidecar->admin_routes);
+    refit_receiver_close(sidecar->receiver);
+    refit_layout_release(sidecar->layout);
+    free_event(sidecar->wake);
+    free_event(sidecar->signal);
+    free_event(sidecar->tick);
+    free_event(sidecar->settle);
+    free_event(sidecar->drain);
+    if (sidecar->base)
+        event_base_free(sidecar->base);
+    refit_io_close(&sidecar->wake_fd);
+    refit_io_close(&sidecar->signal_fd);
+}
+
+/* As many descriptors as are allowed: each connection and each slot takes some. */
+static void raise_descriptor_limit(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
+static enum refit_status start(struct refit_sidecar *sidecar, const sigset_t *signals, struct refit_error *err)
+{
+    enum refit_status status = make_events(sidecar, signals, err);
+    if (status == REFIT_OK)
+        status = listen_http(sidecar, true, err);
+    if (status == REFIT_OK)
+        status = listen_http(sidecar, false, err);
+    if (status == REFIT_OK)
+        status = refit_workers_start(WORKERS, wake, sidecar, &sidecar->workers, err);
+    if (status == REFIT_OK && submit_passage(sidecar, run_open, finish_open, NULL))
+        status = refit_fail_alloc(err, "the receiver", sizeof(struct passage));
+    return status;
+}
+
+int refit_sidecar_run(const struct refit_config *config, const sigset_t *signals)
+{
+    struct refit_sidecar sidecar = {.config = config, .wake_fd = -1, .signal_fd = -1, .opening = true,
+                                    .initial = {.done = !config->initial_checkpoint[0]}};
+    struct refit_error err;
+    raise_descriptor_limit();
+    sidecar.tick_ns = sidecar.lag_since_ns = refit_clock_ns();
+    if (start(&sidecar, signals, &err))
+        fail(&sidecar, &err);
+    else
+        event_base_dispatch(sidecar.base);
+    destroy(&sidecar);
+    if (sidecar.exit_code == 0)
+        refit_log(REFIT_LOG_INFO, "stopped");
+    return sidecar.exit_code;
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * refitd as an object: one event loop, two HTTP listeners, a receiver, a few worker threads.
+ *
+ * The loop's thread owns everything here. Handlers that may block run on workers and touch the receiver only, which is
+ * thread-safe. The receiver's notify callback, workers and signals wake the loop through one eventfd and one signalfd.
+ */
+#ifndef REFIT_SIDECAR_SIDECAR_H
+#define REFIT_SIDECAR_SIDECAR_H
+
+#include <signal.h>
+
+#include "health/health.h"
+#include "sidecar/config.h"
+#include "sidecar/http_server.h"
+#include "sidecar/workers.h"
+
+struct refit_watcher;
+struct refit_routes;
+
+struct refit_initial {
+    bool done;          /* loaded, or not asked for */
+    bool running;
+    char id[REFIT_REFIT_ID_MAX];
+    int64_t next_ns;    /* not before; after a failure */
+    int64_t pause_ms;
+};
+
+struct refit_sidecar {
+    const struct refit_config *config;
+    struct event_base *base;
+    struct refit_httpd *control, *admin;
+    struct refit_routes *control_routes, *admin_routes;
+    struct refit_workers *workers;
+    struct refit_receiver *receiver; /* NULL until it is open and again while it closes */
+    struct refit_layout *layout;     /* of --layout */
+    uint16_t data_port;
+
+    int wake_fd, signal_fd;
+    struct event *wake, *signal, *tick, *settle, *drain;
+    struct refit_watcher *watchers;  /* long polls and event streams */
+    int64_t served_ns;               /* when watchers were last served */
+    enum refit_phase served_phase;
+
+    int64_t tick_ns, lag_ns, lag_since_ns;
+    struct refit_health_totals totals;
+    uint64_t active_version;         /* as last seen, for the audit line */
+    char active_digest[REFIT_SHA256_HEX_MAX];
+    struct refit_initial initial;
+    bool opening, draining;
+    struct refit_error failure;      /* status 0: none */
+    int exit_code;
+};
+
+/* Runs until SIGTERM or SIGINT, or until it can't start; returns the exit code. `signals` are blocked already. */
+int refit_sidecar_run(const struct refit_config *config, const sigset_t *signals);
+
+/* --- between the files of this module -------------------------------------------------------------------------- */
+
+struct refit_snapshots {
+    struct refit_receiver_snapshot receiver;
+    struct refit_session_snapshot session;
+    struct refit_health_view view; /* points at the two above */
+};
+void refit_sidecar_look(struct refit_sidecar *sidecar, struct refit_snapshots *out);
+
+/* The first weights, from --initial-checkpoint. Called whenever something changed. */
+void refit_initial_step(struct refit_sidecar *sidecar, const struct refit_snapshots *now);
+
+/* One line per change: who, what, from which version to which. */
+__attribute__((format(printf, 2, 3)))
+void refit_audit(const char *client, const char *format, ...);
+
+#endif

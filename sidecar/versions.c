@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Versions: what is served, going back, hold and quarantine.
+ */
+#include <inttypes.h>
+
+#include "sidecar/routes.h"
+
+#define ROLLBACK_MS 25000 /* below the time a client waits for an answer */
+
+void refit_handle_weights(const struct refit_call *call, struct refit_reply *reply)
+{
+    struct refit_receiver_snapshot now;
+    refit_receiver_read(call->receiver, &now);
+    refit_reply_json(reply, 200, refit_health_weights_json(&now));
+}
+
+static enum refit_status read_rollback(const struct refit_call *call, uint64_t *version, char *kv, size_t size,
+                                       bool *quarantine, struct refit_error *err)
+{
+    static const char *const known[] = {"version", "kv", "quarantine", NULL};
+    enum refit_status status = refit_json_known(call->json, "rollback", known, err);
+    if (status == REFIT_OK && json_object_get(call->json, "version"))
+        status = refit_json_get_u64(call->json, "version", "rollback", version, err);
+    if (status == REFIT_OK)
+        status = refit_call_text(call, "kv", "rollback", kv, size, err);
+    if (status == REFIT_OK)
+        status = refit_json_opt_bool(call->json, "quarantine", "rollback", quarantine, err);
+    return status;
+}
+
+static uint64_t active_version(const struct refit_receiver_snapshot *now)
+{
+    return now->bank.active < now->bank.slots ? now->bank.slot[now->bank.active].version.version : 0;
+}
+
+void refit_handle_rollback(const struct refit_call *call, struct refit_reply *reply)
+{
+    uint64_t version = 0;
+    char kv[16] = "";
+    bool quarantine = false;
+    struct refit_receiver_snapshot before;
+    struct refit_version now;
+    struct refit_error err;
+    enum refit_status status = read_rollback(call, &version, kv, sizeof kv, &quarantine, &err);
+    refit_receiver_read(call->receiver, &before);
+    if (status == REFIT_OK)
+        status = refit_receiver_rollback(call->receiver, version, kv, quarantine, refit_deadline_in_ms(ROLLBACK_MS), &now,
+                                         &err);
+    if (status) {
+        refit_reply_error(reply, &err, NULL, 0);
+        return;
+    }
+    refit_audit(call->client, "change=rollback from=%" PRIu64 " to=%" PRIu64 " digest=%s quarantine=%d",
+                active_version(&before), now.version, now.digest, quarantine);
+    refit_reply_json(reply, 200, json_pack("{s:o, s:b}", "active", refit_health_version_json(&now), "held", 1));
+}
+
+void refit_handle_release(const struct refit_call *call, struct refit_reply *reply)
+{
+    static const char *const known[] = {NULL};
+    struct refit_error err;
+    if (refit_json_known(call->json, "release", known, &err)) {
+        refit_reply_error(reply, &err, NULL, 0);
+        return;
+    }
+    refit_receiver_release_hold(call->receiver);
+    refit_audit(call->client, "change=release");
+    refit_reply_json(reply, 200, json_pack("{s:b}", "held", 0));
+}
+
+void refit_handle_quarantine(const struct refit_call *call, struct refit_reply *reply)
+{
+    static const char *const known[] = {"digest", "on", NULL};
+    const char *digest = "";
+    bool on = true;
+    struct refit_error err;
+    enum refit_status status = refit_json_known(call->json, "quarantine", known, &err);
+    if (status == REFIT_OK)
+        status = refit_json_get_string(call->json, "digest", "quarantine", &digest, &err);
+    if (status == REFIT_OK)
+        status = refit_json_opt_bool(call->json, "on", "quarantine", &on, &err);
+    if (status == REFIT_OK)
+        status = refit_receiver_quarantine(call->receiver, digest, on, &err);
+    if (status) {
+        refit_reply_error(reply, &err, NULL, 0);
+        return;
+    }
+    refit_audit(call->client, "change=quarantine digest=%s on=%d", digest, on);
+    refit_reply_json(reply, 200, json_pack("{s:s, s:b}", "digest", digest, "on", (int)on));
+}
