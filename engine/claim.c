@@ -47,6 +47,16 @@ enum refit_status refit_claim_acquire_staged(struct refit_claim *claim, uint64_t
     return pin_if(&claim->slot[slot], &claim->slot[slot].staged, version);
 }
 
+void refit_claim_close(struct refit_claim *claim)
+{
+    atomic_store_explicit(&claim->closed, 1, memory_order_release);
+}
+
+bool refit_claim_closed(const struct refit_claim *claim)
+{
+    return atomic_load_explicit(&claim->closed, memory_order_acquire) != 0;
+}
+
 void refit_claim_init(struct refit_claim *claim, uint32_t slots)
 {
     memset(claim, 0, sizeof *claim);

@@ -53,6 +53,7 @@ struct refit_claim {
     uint32_t abi;
     uint32_t slots;
     _Atomic uint32_t flipping; /* 1 + the slot a flip is leaving; 0 between flips */
+    _Atomic uint32_t closed;   /* the process has detached: nothing is read through this page any more */
     _Alignas(64) _Atomic uint64_t gate;
     struct refit_claim_slot slot[REFIT_SLOTS_MAX];
 };
@@ -73,6 +74,8 @@ static inline void refit_claim_release(struct refit_claim *claim, uint32_t slot)
 
 /* REFIT_OK with *slot, or REFIT_STALE. */
 enum refit_status refit_claim_acquire_version(struct refit_claim *claim, uint64_t version, uint32_t *slot);
+/* The last thing a process does to its page. refitd may have to read it here, when there was no connection to say it on. */
+void refit_claim_close(struct refit_claim *claim);
 /* For the prepare hook: pins `slot` if `version` is staged in it, else REFIT_STALE. */
 enum refit_status refit_claim_acquire_staged(struct refit_claim *claim, uint64_t version, uint32_t slot);
 
@@ -81,6 +84,7 @@ enum refit_status refit_claim_acquire_staged(struct refit_claim *claim, uint64_t
 void refit_claim_init(struct refit_claim *claim, uint32_t slots);
 /* The slot the gate points at, as the page says; for adoption after a restart. REFIT_SLOT_NONE: none or garbage. */
 uint32_t refit_claim_gate_slot(const struct refit_claim *claim);
+bool refit_claim_closed(const struct refit_claim *claim);
 /* The slot that a flip was leaving when its refitd died; REFIT_SLOT_NONE: none. */
 uint32_t refit_claim_interrupted(const struct refit_claim *claim);
 /* Let the prepare hook pin `version` in `slot`, which is hidden and idle. */

@@ -30,6 +30,8 @@ static bool slot_idle(const struct refit_engine *engine, uint32_t slot)
 
 static void page_destroy(struct refit_engine_page *page)
 {
+    if (page->claim && page->claim->magic == REFIT_CLAIM_MAGIC)
+        refit_claim_close(page->claim);
     if (page->claim)
         munmap(page->claim, REFIT_CLAIM_BYTES);
     refit_io_close(&page->fd);
@@ -200,6 +202,7 @@ void refit_engine_unmap(struct refit_engine *engine)
         refit_arena_release(engine->arena[slot]);
         free(engine->table[slot]);
     }
+    /* Slots are unmapped above: from here on nothing is read. */
     while (engine->page) {
         struct refit_engine_page *page = engine->page;
         engine->page = page->next;

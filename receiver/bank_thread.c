@@ -330,9 +330,21 @@ static void serve_readers(struct refit_bank *bank, const struct pollfd *at)
     refit_bank_unlock(bank);
 }
 
+/* Detached while there was no connection to say so on. */
+static void drop_closed(struct refit_bank *bank)
+{
+    struct refit_reader *next;
+    for (struct refit_reader *r = bank->readers; r; r = next) {
+        next = r->next;
+        if (r->sock < 0 && refit_claim_closed(r->claim))
+            drop_reader(bank, r, false);
+    }
+}
+
 static void harvest(struct refit_bank *bank)
 {
     refit_bank_lock(bank);
+    drop_closed(bank);
     for (struct refit_reader *r = bank->readers; r; r = r->next) {
         if (refit_claim_harvest_due(r->claim))
             refit_claim_harvest(r->claim, r->gate);

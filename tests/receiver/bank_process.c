@@ -6,6 +6,8 @@
  *     bank_process rank SOCKET RANK RANKS BYTES NAME [STEP-FD]
  *     bank_process bank SOCKET RANKS SLOTS uid|seal ADOPT-MS
  */
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -172,6 +174,25 @@ static void do_acquire(struct rank *rank, const char *text)
     reply(status, "%" PRIu64, status == REFIT_OK ? pin->version : 0);
 }
 
+/* The errno of opening any slot of ours for writing; 0 when one could be. */
+static void do_reopen(void)
+{
+    int found = ENOENT;
+    for (int fd = 3; fd < 256; fd++) {
+        char path[64], target[128] = "";
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        if (readlink(path, target, sizeof target - 1) < 0 || !strstr(target, "refit-slot"))
+            continue;
+        int writable = open(path, O_RDWR | O_CLOEXEC);
+        found = writable < 0 ? errno : 0;
+        if (writable >= 0) {
+            close(writable);
+            break;
+        }
+    }
+    reply(REFIT_OK, "%d", found);
+}
+
 static void do_fork(void)
 {
     pid_t child = fork();
@@ -216,6 +237,8 @@ static void rank_command(struct rank *rank)
         reply(REFIT_OK, "%lu %lu %lu", rank->steps, rank->torn, rank->stale);
     } else if (argument("hooks")) {
         reply(REFIT_OK, "%lu %lu %lu", rank->prepared, rank->swapped, rank->last_swapped);
+    } else if (argument("reopen")) {
+        do_reopen();
     } else if (argument("fork")) {
         do_fork();
     } else if (argument("detach")) {
