@@ -204,7 +204,7 @@ static enum refit_status tell_layout(struct refit_replica *replica, struct refit
     const char *text = refit_layout_text(replica->layout, &len);
     pthread_mutex_lock(&lead->telling);
     if (!is_told(lead, replica->layout)) {
-        if (lead->told_count == REFIT_PLANS_MAX)
+        if (lead->told_count == REFIT_PLAN_CACHE_MAX)
             forget_told(lead);
         status = refit_ranks_broadcast(lead->ranks, REFIT_MESSAGE_LAYOUT, text, len,
                                        call_deadline(replica, UPLOAD_MS), err);

@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 
 #include "sender/lead.h"
-#include "sender/plans.h"
+#include "sender/plan_cache.h"
 
 enum refit_replica_stage {
     REFIT_REPLICA_WORKING, /* until its refit is staged and all ranks have let go of it */
@@ -71,7 +71,7 @@ struct refit_lead {
     uint64_t attempts;
     struct refit_error rank_lost; /* REFIT_OK: all ranks are there */
     pthread_mutex_t telling;
-    struct refit_layout *told[REFIT_PLANS_MAX]; /* destination layouts that the ranks know */
+    struct refit_layout *told[REFIT_PLAN_CACHE_MAX]; /* destination layouts that the ranks know */
     size_t told_count;
     size_t replica_count;
     struct refit_replica *replicas;

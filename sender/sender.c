@@ -150,7 +150,7 @@ static void drop_source(struct refit_sender *sender)
 {
     if (sender->server)
         refit_server_set_source(sender->server, NULL, NULL);
-    refit_plans_destroy(sender->plans);
+    refit_plan_cache_destroy(sender->plans);
     if (!sender->checkpoint)
         refit_arena_release(sender->arena);
     refit_checkpoint_close(sender->checkpoint);
@@ -332,7 +332,7 @@ static enum refit_status agree_on_binding(struct refit_sender *sender, const str
 
 static enum refit_status use_source(struct refit_sender *sender, struct refit_layout *layout, struct refit_error *err)
 {
-    enum refit_status status = refit_plans_create(layout, sender->rank, &sender->plans, err);
+    enum refit_status status = refit_plan_cache_create(layout, sender->rank, &sender->plans, err);
     if (status != REFIT_OK)
         return status;
     sender->layout = refit_layout_retain(layout);

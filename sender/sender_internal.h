@@ -9,7 +9,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "sender/lead.h"
-#include "sender/plans.h"
+#include "sender/plan_cache.h"
 #include "sender/ranks.h"
 #include "sender/report.h"
 #include "sender/serve.h"
@@ -24,7 +24,7 @@ struct refit_sender {
     struct refit_ranks *lead_ranks; /* rank 0: the lead's end */
     struct refit_shared *shared;
     struct refit_layout *layout;    /* the mesh's; NULL: nothing is registered */
-    struct refit_plans *plans;
+    struct refit_plan_cache *plans;
     struct refit_arena *arena;
     struct refit_checkpoint *checkpoint;
     /* The publish under way: */

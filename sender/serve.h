@@ -11,7 +11,7 @@
 
 #include "base/json.h"
 #include "memory/arena.h"
-#include "sender/plans.h"
+#include "sender/plan_cache.h"
 #include "sender/ranks.h"
 #include "transport/transport.h"
 
@@ -45,7 +45,7 @@ void refit_server_destroy(struct refit_server *server);
 /* Where SERVED goes. Before the first order. */
 void refit_server_set_ranks(struct refit_server *server, struct refit_ranks *ranks);
 /* What is served from now on; borrowed until the next call, which must find the server idle. */
-void refit_server_set_source(struct refit_server *server, struct refit_plans *plans, struct refit_arena *arena);
+void refit_server_set_source(struct refit_server *server, struct refit_plan_cache *plans, struct refit_arena *arena);
 
 /* A message of the lead. */
 void refit_server_message(struct refit_server *server, enum refit_message type, const void *body, size_t len);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sender/plans.h"
+#include "sender/plan_cache.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -11,18 +11,18 @@ struct known {
     uint64_t used;                    /* the clock of the cache at its last use */
 };
 
-struct refit_plans {
+struct refit_plan_cache {
     pthread_mutex_t lock; /* also held while a plan is made */
     struct refit_layout *source;
     uint32_t rank;
     uint64_t clock;
-    struct known known[REFIT_PLANS_MAX];
+    struct known known[REFIT_PLAN_CACHE_MAX];
 };
 
-enum refit_status refit_plans_create(struct refit_layout *source, uint32_t rank, struct refit_plans **out,
+enum refit_status refit_plan_cache_create(struct refit_layout *source, uint32_t rank, struct refit_plan_cache **out,
                                      struct refit_error *err)
 {
-    struct refit_plans *plans = calloc(1, sizeof *plans);
+    struct refit_plan_cache *plans = calloc(1, sizeof *plans);
     if (!plans)
         return refit_fail_alloc(err, "the plans", sizeof *plans);
     pthread_mutex_init(&plans->lock, NULL);
@@ -39,20 +39,20 @@ static void forget(struct known *known)
     *known = (struct known){0};
 }
 
-void refit_plans_destroy(struct refit_plans *plans)
+void refit_plan_cache_destroy(struct refit_plan_cache *plans)
 {
     if (!plans)
         return;
-    for (size_t i = 0; i < REFIT_PLANS_MAX; i++)
+    for (size_t i = 0; i < REFIT_PLAN_CACHE_MAX; i++)
         forget(&plans->known[i]);
     refit_layout_release(plans->source);
     pthread_mutex_destroy(&plans->lock);
     free(plans);
 }
 
-static struct known *find(struct refit_plans *plans, const char *digest)
+static struct known *find(struct refit_plan_cache *plans, const char *digest)
 {
-    for (size_t i = 0; i < REFIT_PLANS_MAX; i++) {
+    for (size_t i = 0; i < REFIT_PLAN_CACHE_MAX; i++) {
         struct known *known = &plans->known[i];
         if (known->destination && strcmp(refit_layout_digest(known->destination), digest) == 0) {
             known->used = ++plans->clock;
@@ -63,17 +63,17 @@ static struct known *find(struct refit_plans *plans, const char *digest)
 }
 
 /* A free place, or the one that was not used for the longest time. */
-static struct known *make_room(struct refit_plans *plans)
+static struct known *make_room(struct refit_plan_cache *plans)
 {
     struct known *oldest = &plans->known[0];
-    for (size_t i = 1; i < REFIT_PLANS_MAX; i++)
+    for (size_t i = 1; i < REFIT_PLAN_CACHE_MAX; i++)
         if (plans->known[i].used < oldest->used)
             oldest = &plans->known[i];
     forget(oldest);
     return oldest;
 }
 
-enum refit_status refit_plans_offer(struct refit_plans *plans, const void *text, size_t len, struct refit_error *err)
+enum refit_status refit_plan_cache_offer(struct refit_plan_cache *plans, const void *text, size_t len, struct refit_error *err)
 {
     struct refit_layout *layout = NULL;
     enum refit_status status = refit_layout_parse(text, len, "a replica's layout", &layout, err);
@@ -88,7 +88,7 @@ enum refit_status refit_plans_offer(struct refit_plans *plans, const void *text,
     return REFIT_OK;
 }
 
-enum refit_status refit_plans_get(struct refit_plans *plans, const char *digest, struct refit_plan **out,
+enum refit_status refit_plan_cache_get(struct refit_plan_cache *plans, const char *digest, struct refit_plan **out,
                                   struct refit_error *err)
 {
     struct refit_plan_scope scope = {.side = REFIT_SOURCE, .rank = plans->rank};
