@@ -207,6 +207,11 @@ static enum refit_status start_request(struct call *call)
         return refit_fail_alloc(call->err, "an HTTP request", sizeof(void *));
     evhttp_request_set_error_cb(sent, on_failure);
     struct evkeyvalq *headers = evhttp_request_get_output_headers(sent);
+    char host[REFIT_URL_MAX + 16];
+    bool bracketed = strchr(call->url->host, ':') != NULL;
+    snprintf(host, sizeof host, "%s%s%s:%u", bracketed ? "[" : "", call->url->host, bracketed ? "]" : "",
+             (unsigned)call->url->port);
+    evhttp_add_header(headers, "Host", host);
     evhttp_add_header(headers, "Connection", "close");
     evhttp_add_header(headers, "Accept", "application/json");
     if (request->body) {
