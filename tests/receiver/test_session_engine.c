@@ -205,7 +205,7 @@ static void abort_while_waiting(void **state)
 static void deadline_while_waiting_names_the_pin(void **state)
 {
     struct refit_pin pin = pin_the_retained();
-    struct refit_ticket ticket = begin(3, 200);
+    struct refit_ticket ticket = begin(3, 1000);
     struct refit_session_snapshot end = world_wait_aborted(&world, ticket.id, REFIT_TIMEOUT);
     assert_int_equal(end.failed_in, REFIT_PHASE_WAITING_FOR_READERS);
     assert_non_null(strstr(end.error.text, "slot-pinned"));
@@ -282,7 +282,7 @@ static void abort_while_engines_prepare(void **state)
 static void deadline_while_engines_prepare(void **state)
 {
     set_gate(PREPARE, true, false);
-    struct refit_ticket ticket = start(2, 2, 700);
+    struct refit_ticket ticket = start(2, 2, 2000);
     struct refit_session_snapshot end = world_wait_aborted(&world, ticket.id, REFIT_TIMEOUT);
     assert_int_equal(end.failed_in, REFIT_PHASE_PREPARE);
     finish(&ticket);
@@ -326,7 +326,7 @@ static void swap_under_way_can_not_be_aborted(void **state)
 
 static void deadline_in_the_swap_leaves_the_old_version(void **state)
 {
-    struct refit_ticket ticket = start(2, 2, 1500);
+    struct refit_ticket ticket = start(2, 2, 3000);
     world_wait_phase(&world, ticket.id, REFIT_PHASE_STAGED);
     set_gate(BEFORE_SWAP, true, false);
     commit(&ticket, 2, 2);

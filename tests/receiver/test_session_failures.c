@@ -137,20 +137,20 @@ static void closing_ends_a_refit(void **state)
 
 static void deadline_names_the_rank_that_never_came(void **state)
 {
-    struct refit_ticket ticket = begin(2, 300);
+    struct refit_ticket ticket = begin(2, 2000);
     hold(&ticket, 0, 2);
     ends(&ticket, REFIT_TIMEOUT, REFIT_PHASE_TRANSFER, "source rank 1 never connected");
 }
 
 static void deadline_without_any_holder(void **state)
 {
-    struct refit_ticket ticket = begin(2, 100);
+    struct refit_ticket ticket = begin(2, 500);
     ends(&ticket, REFIT_TIMEOUT, REFIT_PHASE_TRANSFER, "source rank 0, 1 never connected");
 }
 
 static void deadline_when_staged(void **state)
 {
-    struct refit_ticket ticket = begin(2, 1500);
+    struct refit_ticket ticket = begin(2, 3000);
     hold(&ticket, 0, 2);
     hold(&ticket, 1, 2);
     world_wait_phase(&world, ticket.id, REFIT_PHASE_STAGED);
@@ -287,7 +287,7 @@ static void lost_holder_that_stays_away_is_named(void **state)
     world.config.rate_bytes_per_s = 24 << 20;
     world.config.streams = 1;
     world_start(&world);
-    struct refit_ticket ticket = begin(2, 2000);
+    struct refit_ticket ticket = begin(2, 4000);
     hold(&ticket, 0, 2);
     hold(&ticket, 1, 2);
     world_wait(&world, ticket.id, is_half_way, NULL);
