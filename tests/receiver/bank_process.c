@@ -65,7 +65,8 @@ struct rank {
     atomic_ulong steps, torn, stale;
     atomic_ulong prepared, swapped;
     atomic_ulong last_swapped;
-    char refuse_prepare[128];
+    pthread_mutex_t lock;     /* of refuse_prepare */
+    char refuse_prepare[128]; /* the hook's reason; empty: it agrees */
     atomic_bool refuse_swap;
 };
 
@@ -88,10 +89,10 @@ static int on_prepare(void *context, struct refit_engine *engine, const struct r
     atomic_fetch_add(&rank->torn, count_torn(engine, pin));
     if (version->version != pin->version || strncmp(version->label, "step-", 5) != 0)
         atomic_fetch_add(&rank->torn, 1);
-    if (!rank->refuse_prepare[0])
-        return 0;
+    pthread_mutex_lock(&rank->lock);
     snprintf(reason, 256, "%s", rank->refuse_prepare);
-    return 1;
+    pthread_mutex_unlock(&rank->lock);
+    return reason[0] != '\0';
 }
 
 static int on_before(void *context, const struct refit_version *version, const char *kv)
@@ -221,7 +222,9 @@ static void rank_command(struct rank *rank)
     } else if ((text = argument("check"))) {
         reply(REFIT_OK, "%" PRIu64, count_torn(rank->engine, &rank->pin[atoi(text) % PINS_MAX]));
     } else if ((text = argument("refuse-prepare"))) {
+        pthread_mutex_lock(&rank->lock);
         snprintf(rank->refuse_prepare, sizeof rank->refuse_prepare, "%s", text);
+        pthread_mutex_unlock(&rank->lock);
         reply(REFIT_OK, "set");
     } else if ((text = argument("refuse-swap"))) {
         atomic_store(&rank->refuse_swap, atoi(text) != 0);
@@ -253,7 +256,7 @@ static void rank_command(struct rank *rank)
 
 static int run_rank(char **argv, int argc)
 {
-    static struct rank rank;
+    static struct rank rank = {.lock = PTHREAD_MUTEX_INITIALIZER};
     rank.step_fd = argc > 7 ? atoi(argv[7]) : -1;
     rank.config = (struct refit_engine_config){
         .socket_path = argv[2], .rank = (uint32_t)atoi(argv[3]), .ranks = (uint32_t)atoi(argv[4]), .label = "a test's rank",
