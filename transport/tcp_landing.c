@@ -7,7 +7,7 @@
 
 #include "transport/wire.h"
 
-#define PIECE_BYTES (256u << 10) /* digested while it is in the second-level cache */
+#define PIECE_BYTES (512u << 10) /* digested while it is in the second-level cache */
 #define STAGING_BYTES (64u << 10)
 
 void refit_landing_init(struct refit_landing *landing, bool verify)
@@ -53,7 +53,7 @@ static enum refit_status received(ssize_t n, struct refit_error *err)
 }
 
 static enum refit_status receive_direct(struct refit_landing *landing, int fd, struct refit_endpoint_counters *counters,
-                                        size_t *got, struct refit_error *err)
+                                        size_t *got, bool *drained, struct refit_error *err)
 {
     enum refit_status status;
     if (landing->iov_first == landing->iov_count) {
@@ -62,6 +62,9 @@ static enum refit_status receive_direct(struct refit_landing *landing, int fd, s
                                 &landing->iov_count, err);
         if (status != REFIT_OK)
             return status;
+        landing->iov_bytes = 0;
+        for (int i = 0; i < landing->iov_count; i++)
+            landing->iov_bytes += landing->iov[i].iov_len;
     }
     struct msghdr message = {.msg_iov = landing->iov + landing->iov_first,
                              .msg_iovlen = (size_t)(landing->iov_count - landing->iov_first)};
@@ -70,6 +73,8 @@ static enum refit_status receive_direct(struct refit_landing *landing, int fd, s
     if (status != REFIT_OK)
         return status;
     *got = (size_t)n;
+    *drained = *got < landing->iov_bytes;
+    landing->iov_bytes -= *got;
     landing->iov_first = refit_iov_drop(landing->iov, landing->iov_first, landing->iov_count, *got);
     landing->left -= *got;
     if (!landing->segments.digesting)
@@ -99,7 +104,7 @@ static enum refit_status scatter_piece(struct refit_landing *landing, struct ref
 }
 
 static enum refit_status receive_staged(struct refit_landing *landing, int fd, struct refit_endpoint_counters *counters,
-                                        size_t *got, struct refit_error *err)
+                                        size_t *got, bool *drained, struct refit_error *err)
 {
     if (landing->staged == 0)
         landing->piece_bytes = landing->left < STAGING_BYTES ? (size_t)landing->left : STAGING_BYTES;
@@ -108,15 +113,17 @@ static enum refit_status receive_staged(struct refit_landing *landing, int fd, s
     if (status != REFIT_OK)
         return status;
     *got = (size_t)n;
+    *drained = *got < landing->piece_bytes - landing->staged;
     landing->staged += *got;
     landing->left -= *got;
     return landing->staged == landing->piece_bytes ? scatter_piece(landing, counters, err) : REFIT_OK;
 }
 
 enum refit_status refit_landing_receive(struct refit_landing *landing, int fd, struct refit_endpoint_counters *counters,
-                                        size_t *got, struct refit_error *err)
+                                        size_t *got, bool *drained, struct refit_error *err)
 {
     *got = 0;
-    return landing->direct ? receive_direct(landing, fd, counters, got, err)
-                           : receive_staged(landing, fd, counters, got, err);
+    *drained = false;
+    return landing->direct ? receive_direct(landing, fd, counters, got, drained, err)
+                           : receive_staged(landing, fd, counters, got, drained, err);
 }

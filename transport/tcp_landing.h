@@ -19,6 +19,7 @@ struct refit_landing {
     struct refit_iov_cursor handed, digested;
     struct iovec iov[REFIT_LANDING_IOVS];
     int iov_first, iov_count;
+    size_t iov_bytes; /* of those not filled yet */
     uint8_t *staging; /* owned, made on first use */
     size_t staged, piece_bytes;
     struct refit_walk rest;
@@ -29,9 +30,9 @@ void refit_landing_init(struct refit_landing *landing, bool verify);
 void refit_landing_release(struct refit_landing *landing);
 REFIT_MUST_CHECK enum refit_status refit_landing_begin(struct refit_landing *landing, struct refit_walk walk,
                                                        struct refit_arena *arena, struct refit_error *err);
-/* One read. *got bytes came. REFIT_BUSY: nothing there; REFIT_PEER: closed. */
+/* One read. *got bytes came; *drained: the socket held no more. REFIT_BUSY: nothing there; REFIT_PEER: closed. */
 REFIT_MUST_CHECK enum refit_status refit_landing_receive(struct refit_landing *landing, int fd,
                                                          struct refit_endpoint_counters *counters, size_t *got,
-                                                         struct refit_error *err);
+                                                         bool *drained, struct refit_error *err);
 
 #endif

@@ -25,6 +25,7 @@
 
 #define THREADS_MAX 4
 #define TURN_BYTES (1u << 20) /* read from one connection before the next has its turn */
+#define LOW_WATER_BYTES (512 << 10)
 
 enum phase { FRAME, PAYLOAD, TRAILER };
 
@@ -41,6 +42,7 @@ struct inflow {
     bool said_goodbye;
 
     enum phase phase;
+    int low_water; /* SO_RCVLOWAT as it is; 0: as it came */
     struct refit_frame frame;
     size_t have; /* bytes of the frame or trailer */
     struct refit_grant landing_grant;
@@ -191,15 +193,28 @@ static enum refit_status begin_trailer(struct inflow *flow, struct refit_error *
     return REFIT_OK;
 }
 
-static enum refit_status read_payload(struct inflow *flow, size_t *got, struct refit_error *err)
+/* Wake us for so much and not for every segment. Only while at least that much of the batch is due, for the kernel
+ * keeps what is less until more comes. */
+static void set_low_water(struct inflow *flow)
+{
+    int bytes = flow->phase == PAYLOAD && flow->landing.left >= LOW_WATER_BYTES ? LOW_WATER_BYTES : 1;
+    if (bytes != flow->low_water)
+        setsockopt(flow->fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes);
+    flow->low_water = bytes;
+}
+
+static enum refit_status read_payload(struct inflow *flow, size_t *got, bool *drained, struct refit_error *err)
 {
     struct tcp_receiver *receiver = flow->receiver;
-    enum refit_status status = refit_landing_receive(&flow->landing, flow->fd, &receiver->base.counters, got, err);
+    set_low_water(flow);
+    enum refit_status status =
+        refit_landing_receive(&flow->landing, flow->fd, &receiver->base.counters, got, drained, err);
     refit_count(&receiver->base.counters.wire_bytes, *got);
     if (status == REFIT_OK)
         status = refit_rate_wait(&receiver->rate, *got, receiver->base.wake, err);
     if (status == REFIT_OK && flow->landing.left == 0)
         status = begin_trailer(flow, err);
+    set_low_water(flow);
     return status;
 }
 
@@ -249,18 +264,19 @@ static enum refit_status read_trailer(struct inflow *flow, struct refit_error *e
     return complete_batch(flow, err);
 }
 
-/* One read; *turn falls by what came. REFIT_BUSY: wait for more. Other: the connection has to end. */
+/* One read; *turn falls by what came, and to nothing when there is no more. REFIT_BUSY: wait for more. Other: the connection has to end. */
 static enum refit_status step(struct inflow *flow, size_t *turn, struct refit_error *err)
 {
     size_t got = 0;
+    bool drained = false;
     enum refit_status status;
     switch (flow->phase) {
-    case PAYLOAD: status = read_payload(flow, &got, err); break;
+    case PAYLOAD: status = read_payload(flow, &got, &drained, err); break;
     case TRAILER: status = read_trailer(flow, err); break;
     case FRAME:
     default: status = read_frame(flow, err); break;
     }
-    *turn -= got < *turn ? got : *turn;
+    *turn -= drained || got > *turn ? *turn : got;
     return status;
 }
 

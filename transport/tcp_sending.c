@@ -8,7 +8,7 @@
 #include "transport/frame.h"
 #include "transport/wire.h"
 
-#define PIECE_BYTES (256u << 10) /* digested, then copied by the kernel from the second-level cache */
+#define PIECE_BYTES (512u << 10) /* digested, then copied by the kernel from the second-level cache */
 
 void refit_sending_init(struct refit_sending *sending, struct refit_endpoint *endpoint, struct refit_rate *rate, int fd)
 {
