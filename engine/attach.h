@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What an engine process and refitd say to each other: a SOCK_SEQPACKET Unix socket, one JSON object per message (at most
- * REFIT_ATTACH_MESSAGE_MAX bytes), descriptors beside it (base/io.h). Both sides build and read messages with the functions
- * here, so the format has one home.
+ * What an engine process and refitd say to each other: a SOCK_SEQPACKET Unix socket, one JSON object per message (at
+ * most REFIT_ATTACH_MESSAGE_MAX bytes), descriptors beside it (base/io.h). Both sides build and read messages with
+ * the functions here, so the format has one home.
  *
  *   engine -> refitd   attach    {abi, rank, ranks, label, returning}  + layout memfd [+ claim, slot 0.., when returning]
  *   refitd -> engine   attached  {abi, slots, bytes}                   + claim memfd, slot 0.. (read-only)
@@ -16,8 +16,8 @@
  *   engine -> refitd   detach    {}
  *
  * The layout travels as a sealed memfd, since a document can be larger than a message. An engine that reconnects to a
- * restarted refitd says `returning` and hands back its claim page and slots; refitd takes over what passes its checks and
- * answers with the descriptors that hold from now on (the same ones, or new ones).
+ * restarted refitd says `returning` and hands back its claim page and slots; refitd takes over what passes its
+ * checks and answers with the descriptors that hold from now on (the same ones, or new ones).
  */
 #ifndef REFIT_ENGINE_ATTACH_H
 #define REFIT_ENGINE_ATTACH_H

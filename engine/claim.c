@@ -137,8 +137,8 @@ bool refit_claim_harvest_due(const struct refit_claim *claim)
     return (uint32_t)atomic_load_explicit(&claim->gate, memory_order_relaxed) >= HARVEST_AT;
 }
 
-/* `done` is read first. Read second, it could count a refused acquire's done that `entered` has not counted yet, in place
- * of a pin that is still held, and a busy slot would look idle. */
+/* `done` is read first. Read second, it could count a refused acquire's done that `entered` has not counted yet, in
+ * place of a pin that is still held, and a busy slot would look idle. */
 uint64_t refit_claim_pins(const struct refit_claim *claim, uint32_t slot)
 {
     uint64_t done = atomic_load_explicit(&claim->slot[slot].done, memory_order_acquire);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The claim page: where one engine process pins slots and `refitd` moves it from one to the next. One page of shared memory
- * per attached process, shared by that process and refitd only. refitd treats it as hostile: what it reads here can only
- * make it wait (bounded by the refit's deadline); it never takes an index, size or address from it.
+ * The claim page: where one engine process pins slots and `refitd` moves it from one to the next. One page of shared
+ * memory per attached process, shared by that process and refitd only. refitd treats it as hostile: what it reads
+ * here can only make it wait (bounded by the refit's deadline); it never takes an index, size or address from it.
  *
  *     gate = slot:8 | generation:24 | pins:32
  *     acquire(LATEST)  g = fetch_add(gate, 1): the slot is in the top byte (NONE: nothing is served)
@@ -19,9 +19,9 @@
  *
  * 2^32 pins between two flips would run over the field; refit_claim_harvest(), called now and then, prevents it.
  *
- * A prepare hook reads a slot that acquire(v) must not find yet: `staged` is a second word beside `version`, with the same
- * protocol. A refitd that dies between a flip's two steps loses the pins it took from the gate; `flipping` says so to
- * the next one, which then takes that slot as pinned for as long as the process lives.
+ * A prepare hook reads a slot that acquire(v) must not find yet: `staged` is a second word beside `version`, with
+ * the same protocol. A refitd that dies between a flip's two steps loses the pins it took from the gate; `flipping`
+ * says so to the next one, which then takes that slot as pinned for as long as the process lives.
  */
 #ifndef REFIT_ENGINE_CLAIM_H
 #define REFIT_ENGINE_CLAIM_H
@@ -74,7 +74,8 @@ static inline void refit_claim_release(struct refit_claim *claim, uint32_t slot)
 
 /* REFIT_OK with *slot, or REFIT_STALE. */
 enum refit_status refit_claim_acquire_version(struct refit_claim *claim, uint64_t version, uint32_t *slot);
-/* The last thing a process does to its page. refitd may have to read it here, when there was no connection to say it on. */
+/* The last thing a process does to its page. refitd may have to read it here, when there was no connection to say it
+ * on. */
 void refit_claim_close(struct refit_claim *claim);
 /* For the prepare hook: pins `slot` if `version` is staged in it, else REFIT_STALE. */
 enum refit_status refit_claim_acquire_staged(struct refit_claim *claim, uint64_t version, uint32_t slot);
@@ -99,7 +100,8 @@ void refit_claim_hide(struct refit_claim *claim, uint32_t slot);
 void refit_claim_unhide(struct refit_claim *claim, uint32_t slot, uint64_t version);
 /* What acquire(v) finds in `slot` by the page's own word; 0: hidden. */
 uint64_t refit_claim_shown(const struct refit_claim *claim, uint32_t slot);
-/* Point LATEST at `to`; `from` is the slot that this side knows the gate points at (REFIT_SLOT_NONE: nothing served). */
+/* Point LATEST at `to`; `from` is the slot that this side knows the gate points at (REFIT_SLOT_NONE: nothing
+ * served). */
 void refit_claim_flip(struct refit_claim *claim, uint32_t from, uint32_t to);
 /* Flip to the same slot: moves pins from the gate into entered. */
 void refit_claim_harvest(struct refit_claim *claim, uint32_t current);

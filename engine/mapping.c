@@ -2,8 +2,8 @@
  *
  * The engine's mappings: one claim page, and per slot a read-only mapping with its table of pointers.
  *
- * A table is written only while no reader can hold its slot. refitd replaces a slot's memory only then; the page is asked
- * once more here, since pulling memory from under a reader is worse than losing a connection.
+ * A table is written only while no reader can hold its slot. refitd replaces a slot's memory only then; the page is
+ * asked once more here, since pulling memory from under a reader is worse than losing a connection.
  */
 #include <errno.h>
 #include <stdlib.h>

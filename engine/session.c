@@ -279,8 +279,8 @@ static void log_refusal(struct refit_engine *engine, enum refit_status status, c
     if (status == REFIT_PEER || !engine->page || engine->refused_logged)
         return;
     engine->refused_logged = true;
-    refit_log(REFIT_LOG_WARN, "refitd does not take this rank back, it goes on with what is mapped rank=%u reason=\"%s\"",
-              engine->rank, error->text);
+    refit_log(REFIT_LOG_WARN, "refitd does not take this rank back, it goes on as it is rank=%u reason=\"%s\"", engine->rank,
+              error->text);
 }
 
 static void say_goodbye(struct refit_engine *engine)

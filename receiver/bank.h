@@ -2,9 +2,9 @@
  *
  * The bank: the slots of one replica, the engine processes that read them, and the swap between them.
  *
- * A slot is free -> filling -> staged -> active -> retained -> free. The bank owns the slots' memory (one arena per rank and
- * slot), the Unix socket where engines attach, one claim page per attached process, and the state file that lets a
- * restarted refitd take its slots back (docs/receiver.md). It knows nothing of transfers.
+ * A slot is free -> filling -> staged -> active -> retained -> free. The bank owns the slots' memory (one arena per
+ * rank and slot), the Unix socket where engines attach, one claim page per attached process, and the state file that
+ * lets a restarted refitd take its slots back (docs/receiver.md). It knows nothing of transfers.
  *
  * Rules it keeps, whoever calls:
  *   - a slot is written only while `filling`: hidden on every rank, idle on every rank, not the target of any gate;
@@ -80,12 +80,13 @@ REFIT_MUST_CHECK enum refit_status refit_bank_begin(struct refit_bank *bank, str
                                                     void *context, uint32_t *slot, struct refit_error *err);
 /* The filling slot's arenas, one per rank, borrowed until stage, discard or commit. */
 struct refit_arena *const *refit_bank_arenas(struct refit_bank *bank, uint32_t slot);
-/* Filling -> staged: every attached rank maps it, runs its prepare hook and agrees. No attached rank: staged at once. */
+/* Filling -> staged: every attached rank maps it, runs its prepare hook and agrees. No attached rank: staged at
+ * once. */
 REFIT_MUST_CHECK enum refit_status refit_bank_stage(struct refit_bank *bank, uint32_t slot, const char *refit_id,
                                                     const struct refit_version *version, struct refit_deadline deadline,
                                                     const atomic_bool *cancel, struct refit_error *err);
-/* Staged -> active, the old active one -> retained. Asks every rank's before-swap hook first; after the leader's flip it
- * can't fail. On an error the slot is still staged. */
+/* Staged -> active, the old active one -> retained. Asks every rank's before-swap hook first; after the leader's
+ * flip it can't fail. On an error the slot is still staged. */
 REFIT_MUST_CHECK enum refit_status refit_bank_commit(struct refit_bank *bank, uint32_t slot, const char *refit_id,
                                                      const char *kv, struct refit_deadline deadline,
                                                      struct refit_error *err);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * After a restart: engines that live on hand back their claim pages and slots. What the state file recorded and every check
- * confirms is taken over in place. Which version is served is the leader's gate's word, when a swap was under way.
+ * After a restart: engines that live on hand back their claim pages and slots. What the state file recorded and
+ * every check confirms is taken over in place. Which version is served is the leader's gate's word, when a swap was
+ * under way.
  */
 #include <inttypes.h>
 #include <stdlib.h>

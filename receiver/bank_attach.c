@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From a connection to a reader. The first message declares; whoever can't be admitted yet (slots are being made, a swap
- * runs, an adoption waits for others) waits with its connection open.
+ * From a connection to a reader. The first message declares; whoever can't be admitted yet (slots are being made, a
+ * swap runs, an adoption waits for others) waits with its connection open.
  */
 #include <errno.h>
 #include <fcntl.h>

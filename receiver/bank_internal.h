@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of the bank share. Unless a comment says otherwise, everything here is guarded by the bank's lock. Lists
- * of readers and clients change on the bank's thread only.
+ * What the files of the bank share. Unless a comment says otherwise, everything here is guarded by the bank's lock.
+ * Lists of readers and clients change on the bank's thread only.
  */
 #ifndef REFIT_RECEIVER_BANK_INTERNAL_H
 #define REFIT_RECEIVER_BANK_INTERNAL_H
@@ -124,8 +124,8 @@ void refit_bank_wake(struct refit_bank *bank); /* the thread looks again */
 uint64_t refit_bank_rank_bytes(const struct refit_bank *bank, uint32_t rank);
 bool refit_bank_sized(const struct refit_bank *bank);
 bool refit_bank_has_memory(const struct refit_bank *bank);
-/* Makes what is missing. `slot`: one slot, also what can't be written is replaced; REFIT_SLOT_NONE: all. Called without the
- * lock, with `allocating` set by the caller. */
+/* Makes what is missing. `slot`: one slot, also what can't be written is replaced; REFIT_SLOT_NONE: all. Called
+ * without the lock, with `allocating` set by the caller. */
 enum refit_status refit_bank_make_memory(struct refit_bank *bank, uint32_t slot, struct refit_error *err);
 void refit_bank_set_state(struct refit_bank *bank, uint32_t slot, enum refit_slot_state state);
 

@@ -92,7 +92,8 @@ static void what_is_no_message_is_refused(void **state)
 {
     static const char *const garbage[] = {
         "x", "{}", "[]", "\"attach\"", "{\"type\":7}", "{\"type\":\"none\"}", "{\"type\":\"attach\"}",
-        "{\"type\":\"slot\",\"slot\":-1}", "{\"type\":\"slot\",\"slot\":4294967296}", "{\"type\":\"slot\",\"slot\":1.5}",
+        "{\"type\":\"slot\",\"slot\":-1}", "{\"type\":\"slot\",\"slot\":4294967296}",
+        "{\"type\":\"slot\",\"slot\":1.5}",
         "{\"type\":\"ready\",\"refit\":\"1\",\"ok\":1,\"text\":\"\"}",
         "{\"type\":\"refused\",\"status\":99,\"text\":\"\"}",
         "{\"type\":\"prepare\",\"refit\":\"1\",\"slot\":0,\"version\":0,\"label\":\"\",\"digest\":\"\"}",

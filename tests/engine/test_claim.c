@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The pin protocol as threads over one page, so that the thread sanitizer sees both sides: readers that check every word of
- * what they pinned, one writer that fills, shows, flips, hides and fills again. Seeded; REFIT_SEED repeats a run.
+ * The pin protocol as threads over one page, so that the thread sanitizer sees both sides: readers that check every
+ * word of what they pinned, one writer that fills, shows, flips, hides and fills again. Seeded; REFIT_SEED repeats a
+ * run.
  */
 #include <pthread.h>
 #include <sched.h>

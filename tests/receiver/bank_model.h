@@ -18,7 +18,8 @@ static inline void model_layout(char *text, size_t size, unsigned ranks, unsigne
 {
     snprintf(text, size,
              "{\"format\":\"refit-layout/1\",\"ranks\":%u,\"meshes\":{\"m\":{\"axes\":[\"tp\"],\"shape\":[%u]}},"
-             "\"entries\":[{\"tensor\":\"%s\",\"dtype\":\"U8\",\"shape\":[%lu],\"mesh\":\"m\",\"placements\":[\"Shard(0)\"]},"
+             "\"entries\":[{\"tensor\":\"%s\",\"dtype\":\"U8\",\"shape\":[%lu],\"mesh\":\"m\","
+             "\"placements\":[\"Shard(0)\"]},"
              "{\"tensor\":\"norm\",\"dtype\":\"U8\",\"shape\":[1000],\"mesh\":\"m\",\"placements\":[\"Replicate\"]}]}",
              ranks, ranks, name, rank_bytes * ranks);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A process of the bank's tests: a rank of a replica, or a bank of its own (so that it can be killed). It takes one command per
- * message on descriptor 0 and answers each with one message that begins with a status.
+ * A process of the bank's tests: a rank of a replica, or a bank of its own (so that it can be killed). It takes one
+ * command per message on descriptor 0 and answers each with one message that begins with a status.
  *
  *     bank_process rank SOCKET RANK RANKS BYTES NAME [STEP-FD]
  *     bank_process bank SOCKET RANKS SLOTS uid|seal ADOPT-MS
@@ -48,7 +48,9 @@ static bool next_command(void)
 static const char *argument(const char *command)
 {
     size_t len = strlen(command);
-    return strncmp(line, command, len) == 0 && (line[len] == ' ' || !line[len]) ? line + len + (line[len] == ' ') : NULL;
+    if (strncmp(line, command, len) != 0 || (line[len] != ' ' && line[len] != '\0'))
+        return NULL;
+    return line + len + (line[len] == ' ');
 }
 
 /* --- a rank ------------------------------------------------------------------------------------------------ */
@@ -259,8 +261,8 @@ static int run_rank(char **argv, int argc)
     static struct rank rank = {.lock = PTHREAD_MUTEX_INITIALIZER};
     rank.step_fd = argc > 7 ? atoi(argv[7]) : -1;
     rank.config = (struct refit_engine_config){
-        .socket_path = argv[2], .rank = (uint32_t)atoi(argv[3]), .ranks = (uint32_t)atoi(argv[4]), .label = "a test's rank",
-        .layout = rank.layout, .prepare = on_prepare, .before_swap = on_before, .after_swap = on_after,
+        .socket_path = argv[2], .rank = (uint32_t)atoi(argv[3]), .ranks = (uint32_t)atoi(argv[4]),
+        .label = "a test's rank", .layout = rank.layout, .prepare = on_prepare, .before_swap = on_before, .after_swap = on_after,
         .context = &rank};
     model_layout(rank.layout, sizeof rank.layout, rank.config.ranks, strtoul(argv[5], NULL, 10), argv[6]);
     rank.config.layout_len = strlen(rank.layout);

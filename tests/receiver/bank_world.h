@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A directory with a socket, a bank (in the test or in a process) and ranks as processes that take commands. The teardown
- * ends what a failed test left. Include after cmocka.h.
+ * A directory with a socket, a bank (in the test or in a process) and ranks as processes that take commands. The
+ * teardown ends what a failed test left. Include after cmocka.h.
  */
 #ifndef REFIT_TESTS_RECEIVER_BANK_WORLD_H
 #define REFIT_TESTS_RECEIVER_BANK_WORLD_H

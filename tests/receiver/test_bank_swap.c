@@ -287,6 +287,59 @@ static void ranks_with_different_layouts_are_refused(void **state)
     assert_int_equal(bank_now(world).attached, 2);
 }
 
+/* Fills a stopped process's socket until it is cut off. */
+static void cut_off(struct bank_world *world)
+{
+    struct refit_deadline deadline = refit_deadline_in_ms(MODEL_WAIT_MS);
+    uint64_t version = 1000;
+    while (bank_now(world).attached > 0) {
+        uint32_t slot;
+        assert_false(refit_deadline_passed(deadline));
+        if (model_stage(world->bank, 1, version++, 1, &slot, NULL) == REFIT_OK)
+            refit_bank_discard(world->bank, slot);
+    }
+}
+
+static void a_stopped_process_that_was_cut_off_keeps_its_pins_and_catches_up(void **state)
+{
+    struct bank_world *world = *state;
+    struct refit_error error = {0};
+    bank_open(world, 1, 3, REFIT_PROTECT_UID);
+    attach_rank(world, 0, 0, 1);
+    assert_int_equal(put(world, 1, 1), REFIT_OK);
+    assert_int_equal(command(world, 0, "acquire 3 0"), REFIT_OK);
+    assert_int_equal(kill(world->process[0].pid, SIGSTOP), 0);
+    cut_off(world);
+    assert_int_equal(put(world, 1, 2), REFIT_OK); /* nobody to ask */
+    assert_int_equal(put(world, 1, 3), REFIT_OK);
+    assert_int_equal(model_put(world->bank, 1, 4, 50, &error), REFIT_TIMEOUT); /* it lives: its page counts */
+    assert_non_null(strstr(error.text, "version 1"));
+    assert_int_equal(kill(world->process[0].pid, SIGCONT), 0);
+    bank_await(world, attached_is, 1);
+    await_answer(world, 0, "hooks", " 3"); /* told that version 3 is served */
+    assert_reads(world, 0, 3);
+    assert_int_equal(command(world, 0, "check 3"), REFIT_OK);
+    assert_string_equal(world->answer, "0");
+    assert_int_equal(command(world, 0, "release 3"), REFIT_OK);
+    assert_int_equal(put(world, 1, 4), REFIT_OK);
+    assert_reads(world, 0, 4);
+    assert_int_equal(bank_now(world).readers_died, 0);
+}
+
+static void a_state_file_that_cannot_be_written_stops_no_refit(void **state)
+{
+    struct bank_world *world = *state;
+    char away[80];
+    snprintf(away, sizeof away, "%s.away", world->dir);
+    bank_open(world, 1, 2, REFIT_PROTECT_UID);
+    attach_rank(world, 0, 0, 1);
+    assert_int_equal(put(world, 1, 1), REFIT_OK);
+    assert_int_equal(rename(world->dir, away), 0);
+    assert_int_equal(put(world, 1, 2), REFIT_OK);
+    assert_reads(world, 0, 2);
+    assert_int_equal(rename(away, world->dir), 0);
+}
+
 static void only_the_leader_acquires_latest(void **state)
 {
     struct bank_world *world = *state;
@@ -317,6 +370,8 @@ int main(void)
         TEST(a_second_process_of_a_rank_waits_for_the_first),
         TEST(ranks_with_different_layouts_are_refused),
         TEST(only_the_leader_acquires_latest),
+        TEST(a_stopped_process_that_was_cut_off_keeps_its_pins_and_catches_up),
+        TEST(a_state_file_that_cannot_be_written_stops_no_refit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
