@@ -7,7 +7,7 @@
  *
  * WAY is the number of a row, from 1; the two bases always run.
  *
- * plain      one blocking send loop and one blocking receive loop per stream, from touched memory into the touched memfd
+ * plain      one blocking send loop and one receive loop per stream, from touched memory into the touched memfd
  * tcp        contiguous shards: one source rank, one destination rank, whole tensors
  * tcp rows   rows of 3,584 bytes: one source rank cut by columns to two destination ranks, at 1.00x the bytes
  * memcpy     one thread, from the sender's mapping to the memfd's
@@ -117,7 +117,8 @@ static struct refit_layout *layout(unsigned ranks, const char *placement, size_t
     return out;
 }
 
-static struct refit_arena *bind_rank(const struct refit_layout *of, uint32_t rank, uint8_t *memory, int fd, uint64_t *used)
+static struct refit_arena *bind_rank(const struct refit_layout *of, uint32_t rank, uint8_t *memory, int fd,
+                                     uint64_t *used)
 {
     struct refit_error err;
     struct refit_arena *arena;

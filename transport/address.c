@@ -53,8 +53,8 @@ static enum refit_status dial_finish(int fd, const char *text, int wake, struct 
     return errnum == 0 ? REFIT_OK : dial_failed(errnum, text, err);
 }
 
-enum refit_status refit_address_dial(const struct sockaddr *address, socklen_t len, int type, const char *text, int wake,
-                                     struct refit_deadline deadline, int *out, struct refit_error *err)
+enum refit_status refit_address_dial(const struct sockaddr *address, socklen_t len, int type, const char *text,
+                                     int wake, struct refit_deadline deadline, int *out, struct refit_error *err)
 {
     int fd = socket(address->sa_family, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which batches of a plan's edges an endpoint has tallied: one bit per batch, so that a batch that is sent twice counts once.
+ * Which batches of a plan's edges an endpoint has tallied: one bit per batch, so that a batch that is sent twice
+ * counts once.
  */
 #ifndef REFIT_TRANSPORT_BATCH_SET_H
 #define REFIT_TRANSPORT_BATCH_SET_H

@@ -102,8 +102,9 @@ static enum refit_status check_post(const struct refit_grants *grants, const str
     if (grants->finished)
         return refit_fail(err, REFIT_INVALID, "refit %s: post after finish", config->refit_id);
     if (!known || batch >= known->batches)
-        return refit_fail(err, REFIT_INVALID, "refit %s: batch %u of the edge from rank %u to rank %u is not in the plan",
-                          config->refit_id, batch, edge->source_rank, edge->destination_rank);
+        return refit_fail(err, REFIT_INVALID,
+                          "refit %s: batch %u of the edge from rank %u to rank %u is not in the plan", config->refit_id,
+                          batch, edge->source_rank, edge->destination_rank);
     if (edge->destination_rank >= config->arena_count || !config->arenas[edge->destination_rank])
         return refit_fail(err, REFIT_INVALID, "refit %s: no arena for destination rank %u", config->refit_id,
                           edge->destination_rank);

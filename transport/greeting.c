@@ -88,11 +88,13 @@ static enum refit_status check_edge(uint32_t source_rank, uint32_t rank, uint64_
         return REFIT_OK;
     const struct refit_edge *edge = refit_plan_edge(receiver->plan, source_rank, rank);
     if (!edge)
-        return refit_fail(err, REFIT_MISMATCH, "the receiver's plan has no edge from source rank %u to rank %u; plan again "
-                          "from the same layouts", source_rank, rank);
+        return refit_fail(err, REFIT_MISMATCH,
+                          "the receiver's plan has no edge from source rank %u to rank %u; plan again from the same "
+                          "layouts", source_rank, rank);
     if (edge->digest != digest)
-        return refit_fail(err, REFIT_MISMATCH, "the edge from source rank %u to rank %u has digest %016llx here, %016llx was "
-                          "offered; plan again from the same layouts", source_rank, rank,
+        return refit_fail(err, REFIT_MISMATCH,
+                          "the edge from source rank %u to rank %u has digest %016llx here, %016llx was offered; plan "
+                          "again from the same layouts", source_rank, rank,
                           (unsigned long long)edge->digest, (unsigned long long)digest);
     (*matched)++;
     return REFIT_OK;
@@ -135,7 +137,8 @@ enum refit_status refit_greeting_check(const struct refit_greeting *greeting, co
     }
     size_t wanted = edges_wanted(greeting->source_rank, receiver);
     if (matched != wanted)
-        return refit_fail(err, REFIT_MISMATCH, "source rank %u offers %zu of the %zu edges that the receiver's plan has",
+        return refit_fail(err, REFIT_MISMATCH,
+                          "source rank %u offers %zu of the %zu edges that the receiver's plan has",
                           greeting->source_rank, matched, wanted);
     return REFIT_OK;
 }

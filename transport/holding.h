@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A holder's ledger: which batches it may serve and has tallied, and how its connections ended. Shared by `tcp` and `local`.
+ * A holder's ledger: which batches it may serve and has tallied, and how its connections ended. Shared by `tcp` and
+ * `local`.
  */
 #ifndef REFIT_TRANSPORT_HOLDING_H
 #define REFIT_TRANSPORT_HOLDING_H

@@ -22,6 +22,7 @@
 #define DRAIN_MS 1000
 #define PENDING_MAX 2048      /* connections whose greeting is being read or parked; the oldest makes room */
 #define CONNECTIONS_MAX 4096
+#define ACCEPT_PAUSE_MS 100
 #define FIXED_FDS 3           /* wake, tcp, local */
 
 enum phase {
@@ -55,6 +56,7 @@ struct refit_listener {
     atomic_uint connections; /* admitted and not closed yet */
     struct pending *pending[PENDING_MAX]; /* the thread's own; oldest first */
     size_t pending_count;
+    struct refit_deadline accept_again; /* out of descriptors: not before then */
 };
 
 static void pending_close(struct refit_listener *listener, size_t index)
@@ -205,8 +207,12 @@ static void look_at_parked(struct refit_listener *listener)
 static void accept_one(struct refit_listener *listener, int from, bool local)
 {
     int fd = accept4(from, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0)
-        return; /* gone again, or out of descriptors: the next one may fit */
+    if (fd < 0) {
+        /* Gone again; or out of descriptors or memory, and then poll would say at once that it waits still. */
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+            listener->accept_again = refit_deadline_in_ms(ACCEPT_PAUSE_MS);
+        return;
+    }
     struct pending *p = calloc(1, sizeof *p);
     if (!p) {
         refit_io_close(&fd);
@@ -245,9 +251,11 @@ static void close_late(struct refit_listener *listener)
 static int poll_timeout(const struct refit_listener *listener)
 {
     struct refit_deadline first = {.at_ns = INT64_MAX};
+    if (!refit_deadline_passed(listener->accept_again))
+        first = listener->accept_again;
     for (size_t i = 0; i < listener->pending_count; i++)
         first = refit_deadline_earlier(first, listener->pending[i]->deadline);
-    return listener->pending_count ? refit_deadline_left_ms(first) : -1;
+    return first.at_ns == INT64_MAX ? -1 : refit_deadline_left_ms(first);
 }
 
 static void *listen_thread(void *arg)
@@ -257,8 +265,9 @@ static void *listen_thread(void *arg)
     while (!atomic_load_explicit(&listener->stopping, memory_order_acquire)) {
         size_t count = listener->pending_count;
         fds[0] = (struct pollfd){.fd = listener->wake, .events = POLLIN};
-        fds[1] = (struct pollfd){.fd = listener->tcp, .events = POLLIN};
-        fds[2] = (struct pollfd){.fd = listener->local, .events = POLLIN};
+        bool accepting = refit_deadline_passed(listener->accept_again);
+        fds[1] = (struct pollfd){.fd = accepting ? listener->tcp : -1, .events = POLLIN};
+        fds[2] = (struct pollfd){.fd = accepting ? listener->local : -1, .events = POLLIN};
         for (size_t i = 0; i < count; i++)
             fds[FIXED_FDS + i] = (struct pollfd){
                 .fd = listener->pending[i]->fd,

@@ -90,7 +90,8 @@ static enum refit_status serve_grant(struct local_holder *holder, const struct r
 {
     const struct refit_edge *edge;
     if (grant->length > holder->ring_slots)
-        return refit_fail(err, REFIT_PEER, "the receiver named ring slot %u of %u", grant->length - 1, holder->ring_slots);
+        return refit_fail(err, REFIT_PEER, "the receiver named ring slot %u of %u", grant->length - 1,
+                          holder->ring_slots);
     enum refit_status status = refit_holding_find(&holder->holding, grant, &edge, err);
     if (status != REFIT_OK)
         return status;
@@ -146,6 +147,8 @@ static void *holder_run(void *arg)
 static enum refit_status ring_create(struct local_holder *holder, struct refit_error *err)
 {
     unsigned slots = holder->base.config.streams * REFIT_GRANTS_PER_STREAM;
+    if (slots > REFIT_LOCAL_RING_SLOTS_MAX)
+        slots = REFIT_LOCAL_RING_SLOTS_MAX;
     size_t bytes = (size_t)slots * REFIT_BATCH_BYTES;
     holder->ring_fd = memfd_create("refit-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (holder->ring_fd < 0 || ftruncate(holder->ring_fd, (off_t)bytes) != 0)

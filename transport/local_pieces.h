@@ -20,7 +20,7 @@
 #define REFIT_LOCAL_PIECE_BYTES 32
 #define REFIT_LOCAL_DIGESTS 2048         /* in one packet */
 #define REFIT_LOCAL_PACKET_MAX (REFIT_FRAME_BYTES + 8 + REFIT_LOCAL_DIGESTS * REFIT_DIGEST_BYTES)
-#define REFIT_LOCAL_RING_SLOTS_MAX 32
+#define REFIT_LOCAL_RING_SLOTS_MAX 8 /* 32 MiB */
 
 struct refit_local_piece {
     uint64_t offset, bytes, fd_offset, fd_number;

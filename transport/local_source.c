@@ -13,8 +13,9 @@ static enum refit_status check_plans(const struct refit_endpoint_config *config,
         const struct refit_edge *there =
             refit_plan_edge(source_plan, edges[i].source_rank, edges[i].destination_rank);
         if (there && there->digest != edges[i].digest)
-            return refit_fail(err, REFIT_MISMATCH, "local: the edge from rank %u to rank %u differs between the two plans",
-                              edges[i].source_rank, edges[i].destination_rank);
+            return refit_fail(err, REFIT_MISMATCH,
+                              "local: the edge from rank %u to rank %u differs between the two plans", edges[i].source_rank,
+                              edges[i].destination_rank);
     }
     return REFIT_OK;
 }

@@ -177,7 +177,8 @@ static enum refit_status bind_piece(struct refit_local_supply *supply, const str
                           (unsigned long long)piece->fd_number, supply->fd_count);
     struct refit_local_source_fd *source = &supply->fds[piece->fd_number];
     if (__builtin_add_overflow(piece->fd_offset, piece->bytes, &end) || end > source->bytes)
-        return refit_fail(err, REFIT_PEER, "a piece of %llu bytes at %llu lies outside the %llu bytes of its descriptor",
+        return refit_fail(err, REFIT_PEER,
+                          "a piece of %llu bytes at %llu lies outside the %llu bytes of its descriptor",
                           (unsigned long long)piece->bytes, (unsigned long long)piece->fd_offset,
                           (unsigned long long)source->bytes);
     if (source->mapping)
@@ -197,8 +198,8 @@ enum refit_status refit_local_supply_build(struct refit_local_supply *supply, ui
     if (status == REFIT_OK)
         status = map_sources(supply, &mapped, err);
     if (status == REFIT_OK)
-        status = refit_arena_create(mapped ? REFIT_ARENA_HOST : REFIT_ARENA_FILE, refit_layout_arena_bytes(source, rank),
-                                    &supply->arena, err);
+        status = refit_arena_create(mapped ? REFIT_ARENA_HOST : REFIT_ARENA_FILE,
+                                    refit_layout_arena_bytes(source, rank), &supply->arena, err);
     for (size_t i = 0; i < supply->piece_count && status == REFIT_OK; i++)
         status = bind_piece(supply, &supply->pieces[i], rank, err);
     if (status == REFIT_OK)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A receiver's view of one holder's memory: an arena made of the descriptors that the holder passed, the holder's side of
- * the plan, and the ring for what has no descriptor.
+ * A receiver's view of one holder's memory: an arena made of the descriptors that the holder passed, the holder's
+ * side of the plan, and the ring for what has no descriptor.
  *
  * A memfd that is sealed against shrinking is mapped read-only. Anything else is read with pread, never mapped: its
  * owner could cut it short, and touching the mapping would then be a SIGBUS. One such descriptor makes the whole arena

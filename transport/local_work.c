@@ -215,7 +215,8 @@ enum refit_status refit_local_answer(struct refit_local_flow *flow, const uint8_
         return refit_fail(err, REFIT_PEER, "sent digests of batch %u for rank %u, which was not granted", batch, rank);
     if (total != ticket->expected || first != ticket->answered || count > ticket->expected - ticket->answered ||
         refit_cursor_left(&at) != (size_t)count * REFIT_DIGEST_BYTES)
-        return refit_fail(err, REFIT_PEER, "sent digests %u to %u of %u of batch %u, expected those from %zu of %zu", first,
+        return refit_fail(err, REFIT_PEER,
+                          "sent digests %u to %u of %u of batch %u, expected those from %zu of %zu", first,
                           first + count, total, batch, ticket->answered, ticket->expected);
     if (count > 0)
         memcpy(ticket->digests + ticket->answered * REFIT_DIGEST_BYTES, at.at, (size_t)count * REFIT_DIGEST_BYTES);

@@ -194,8 +194,10 @@ static enum refit_status connect_all(struct tcp_holder *holder, const json_t *ca
         if (status == REFIT_OK)
             status = add_flow(holder, flow, err);
     }
-    return status == REFIT_OK ? status : refit_error_prefix(err, "refit %s, source rank %u, dialling %s",
-                                                            holder->base.config.refit_id, holder->base.config.rank, text);
+    if (status == REFIT_OK)
+        return REFIT_OK;
+    return refit_error_prefix(err, "refit %s, source rank %u, dialling %s", holder->base.config.refit_id,
+                              holder->base.config.rank, text);
 }
 
 static void hang_up(struct tcp_holder *holder)

@@ -264,7 +264,8 @@ static enum refit_status read_trailer(struct inflow *flow, struct refit_error *e
     return complete_batch(flow, err);
 }
 
-/* One read; *turn falls by what came, and to nothing when there is no more. REFIT_BUSY: wait for more. Other: the connection has to end. */
+/* One read; *turn falls by what came, and to nothing when there is no more. REFIT_BUSY: wait for more. Other: the
+ * connection has to end. */
 static enum refit_status step(struct inflow *flow, size_t *turn, struct refit_error *err)
 {
     size_t got = 0;

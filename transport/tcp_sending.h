@@ -25,7 +25,8 @@ struct refit_sending {
     struct refit_segments segments, piece;
 };
 
-void refit_sending_init(struct refit_sending *sending, struct refit_endpoint *endpoint, struct refit_rate *rate, int fd);
+void refit_sending_init(struct refit_sending *sending, struct refit_endpoint *endpoint, struct refit_rate *rate,
+                        int fd);
 void refit_sending_release(struct refit_sending *sending); /* the socket is the caller's */
 /* Frame, payload, trailer. Afterwards sending->segments are the batch's. */
 REFIT_MUST_CHECK enum refit_status refit_sending_batch(struct refit_sending *sending, const struct refit_edge *edge,

@@ -48,7 +48,8 @@ static struct remote remote_start(struct world *world, uint64_t rate)
         json_t *card = json_loads(text, 0, NULL);
         struct refit_endpoint_config config = world_holder(world, 0, 1);
         config.rate_bytes_per_s = rate;
-        const struct refit_transport *transport = refit_transport_find(json_string_value(json_object_get(card, "transport")));
+        const char *name = json_string_value(json_object_get(card, "transport"));
+        const struct refit_transport *transport = refit_transport_find(name);
         if (transport->open(&config, &holder, &err) != REFIT_OK ||
             transport->connect(holder, card, refit_deadline_in_ms(PULL_MS), &err) != REFIT_OK)
             _exit(2);

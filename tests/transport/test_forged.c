@@ -69,7 +69,8 @@ static void dial(struct stage *stage)
     if (stage->fd >= 0)
         close(stage->fd);
     if (stage->transport == &refit_transport_tcp) {
-        struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(refit_listener_tcp_port(stage->listener))};
+        struct sockaddr_in address = {.sin_family = AF_INET};
+        address.sin_port = htons(refit_listener_tcp_port(stage->listener));
         address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
         stage->fd = socket(AF_INET, SOCK_STREAM, 0);
         assert_int_equal(connect(stage->fd, (struct sockaddr *)&address, sizeof address), 0);

@@ -210,7 +210,8 @@ static void a_post_before_the_holder_came_says_so(void **state)
     assert_int_equal(count, 0);
     refit_transport_tcp.abort(receiver);
     assert_int_equal(refit_transport_tcp.post(receiver, &edges[0], 0, &err), REFIT_ABORTED);
-    assert_int_equal(refit_transport_tcp.poll(receiver, &done, 1, &count, refit_deadline_in_ms(0), &err), REFIT_ABORTED);
+    assert_int_equal(refit_transport_tcp.poll(receiver, &done, 1, &count, refit_deadline_in_ms(0), &err),
+                     REFIT_ABORTED);
     assert_int_equal(refit_transport_tcp.wait_done(receiver, refit_deadline_in_ms(0), &err), REFIT_INVALID);
     refit_transport_tcp.close(receiver);
     listener_close(listener, directory);

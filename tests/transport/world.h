@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Two layouts of one model bound to memory, for tests of transports: source ranks filled with a pattern, destination ranks
- * filled with guard bytes, and a check that every byte of every destination rank is what it must be.
+ * Two layouts of one model bound to memory, for tests of transports: source ranks filled with a pattern,
+ * destination ranks filled with guard bytes, and a check that every byte of every destination rank is what it must be.
  */
 #ifndef REFIT_TESTS_TRANSPORT_WORLD_H
 #define REFIT_TESTS_TRANSPORT_WORLD_H
