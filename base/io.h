@@ -42,6 +42,9 @@ REFIT_MUST_CHECK enum refit_status refit_io_send_fds(int sock, const void *data,
 REFIT_MUST_CHECK enum refit_status refit_io_recv_fds(int sock, void *data, size_t len, size_t *data_len, int *fds,
                                                      size_t fd_max, size_t *fd_count, struct refit_error *err);
 
+/* A sealable memfd that can't be executed (kernels may insist on that); -1 with errno. */
+int refit_io_memfd(const char *name);
+
 /* close(2) when fd >= 0, and sets it to -1; keeps errno. */
 void refit_io_close(int *fd);
 

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/io.h"
@@ -85,7 +84,7 @@ static enum refit_status seal_layout(struct refit_engine *engine, struct refit_e
 {
     size_t len = 0;
     const char *text = refit_layout_text(engine->layout, &len);
-    engine->layout_fd = memfd_create("refit-layout", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    engine->layout_fd = refit_io_memfd("refit-layout");
     if (engine->layout_fd < 0)
         return refit_fail_errno(err, errno, "layout: memfd_create");
     for (size_t at = 0; at < len;) {

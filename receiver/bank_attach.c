@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "receiver/bank_internal.h"
 
+#define PAGES_PER_RANK 16 /* processes of one rank that live without a connection; each costs descriptors here */
 #define LAYOUT_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE)
 
 /* --- the layout -------------------------------------------------------------------------------------------- */
@@ -161,6 +162,17 @@ struct refit_reader *refit_bank_reader_of_page(struct refit_bank *bank, const st
     return NULL;
 }
 
+static enum refit_status check_pages(struct refit_bank *bank, uint32_t rank, struct refit_error *err)
+{
+    uint32_t count = 0;
+    for (const struct refit_reader *r = bank->readers; r; r = r->next)
+        count += r->rank == rank;
+    if (count < PAGES_PER_RANK)
+        return REFIT_OK;
+    return refit_fail(err, REFIT_BUSY, "rank %u: %u processes live that attached and lost their connection; end them",
+                      rank, count);
+}
+
 static void log_attached(const struct refit_reader *reader, const char *how)
 {
     refit_log(REFIT_LOG_INFO, "engine attached rank=%u pid=%d label=\"%s\" how=%s", reader->rank, (int)reader->pid,
@@ -243,6 +255,9 @@ static enum refit_status admit(struct refit_bank *bank, struct refit_client *cli
     struct refit_reader *known = refit_bank_reader_of_page(bank, client);
     if (known)
         return resume(bank, client, known, err);
+    enum refit_status status = check_pages(bank, client->attach.rank, err);
+    if (status != REFIT_OK)
+        return status;
     return client->attach.returning ? admit_late(bank, client, err) : admit_new(bank, client, true, err);
 }
 

@@ -58,7 +58,7 @@ enum refit_status refit_reader_create(uint32_t rank, uint32_t slots, struct refi
     if (!reader)
         return refit_fail_alloc(err, "a reader", sizeof *reader);
     enum refit_status status = REFIT_OK;
-    reader->claim_fd = memfd_create("refit-claim", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    reader->claim_fd = refit_io_memfd("refit-claim");
     if (reader->claim_fd < 0 || ftruncate(reader->claim_fd, REFIT_CLAIM_BYTES) != 0 ||
         fcntl(reader->claim_fd, F_ADD_SEALS, PAGE_SEALS | F_SEAL_SEAL) != 0)
         status = refit_fail_errno(err, errno, "claim page of rank %u: create", rank);

@@ -228,6 +228,26 @@ static void a_rank_that_never_answers_is_timed_out_by_name(void **state)
     assert_still_serves(world, 2); /* the process lives, but pins nothing */
 }
 
+static void a_process_that_attaches_again_and_again_is_bounded(void **state)
+{
+    struct bank_world *world = *state;
+    struct refit_claim *claim = NULL;
+    struct refit_attach_message m;
+    int layout = layout_fd(1);
+    bank_open(world, 1, 2, REFIT_PROTECT_UID);
+    for (int i = 0; i < 16; i++) {
+        int sock = attach_by_hand(world, &claim);
+        munmap(claim, REFIT_CLAIM_BYTES);
+        shutdown(sock, SHUT_WR); /* it lives on, without a connection */
+        assert_int_equal(hear(sock, &m), REFIT_PEER);
+        close(sock);
+    }
+    int sock = dial(world);
+    declare(sock, (struct refit_attach_message){.ranks = 1}, &layout, 1);
+    assert_refused(sock, REFIT_BUSY);
+    close(layout);
+}
+
 static void connections_that_say_nothing_do_not_keep_engines_out(void **state)
 {
     struct bank_world *world = *state;
@@ -269,6 +289,7 @@ int main(void)
         TEST(a_claim_page_that_could_shrink_is_not_taken_back),
         TEST(a_page_full_of_garbage_only_makes_a_refit_wait),
         TEST(a_rank_that_never_answers_is_timed_out_by_name),
+        TEST(a_process_that_attaches_again_and_again_is_bounded),
         TEST(connections_that_say_nothing_do_not_keep_engines_out),
         TEST(the_engine_of_another_user_reads_and_cannot_write),
     };

@@ -85,7 +85,8 @@ REFIT_API void refit_engine_detach(struct refit_engine *engine);
 REFIT_API enum refit_status refit_engine_wait(struct refit_engine *engine, int64_t timeout_ms, struct refit_error *err);
 
 /* Pin the version served now (REFIT_LATEST, leader only) or a given one. REFIT_NOT_FOUND: nothing is served yet;
- * REFIT_STALE: that version is not here (any more). No loop, no lock, no system call. */
+ * REFIT_STALE: that version is not here (any more); REFIT_INVALID: REFIT_LATEST on another rank than 0. No loop, no
+ * lock, no system call. */
 REFIT_API enum refit_status refit_engine_acquire(struct refit_engine *engine, uint64_t version, struct refit_pin *pin);
 /* Ends the pin: its bytes may change from now on. Exactly once per acquire. For work that goes on after the call (a
  * kernel launched on a device) release when that work has ended, not when it was launched. */
