@@ -30,6 +30,31 @@ function(refit_module name)
   target_link_libraries(refit_${name} PUBLIC ${M_LINK} PRIVATE refit_flags ${M_PRIVATE_LINK})
 endfunction()
 
+# refit_library(NAME REQUIRES pkg ...)
+# Module NAME as the shared library librefit-NAME that others link: its symbols are those of NAME/NAME.map.
+# Installs it with the module's headers, refit-NAME.pc and the CMake target refit::NAME (component `sdk`).
+function(refit_library name)
+  cmake_parse_arguments(L "" "" "REQUIRES" ${ARGN})
+  set(target refit_${name}_shared)
+  set(map ${CMAKE_CURRENT_SOURCE_DIR}/${name}.map)
+  # Objects, not archives: an archive's members that nothing inside calls would be left out.
+  add_library(${target} SHARED $<TARGET_OBJECTS:refit_${name}> $<TARGET_OBJECTS:refit_base>)
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME refit-${name} EXPORT_NAME ${name} VERSION ${PROJECT_VERSION}
+    SOVERSION ${PROJECT_VERSION_MAJOR} LINK_DEPENDS ${map} LINKER_LANGUAGE C)
+  target_link_libraries(${target} PRIVATE refit_${name} refit_flags)
+  target_link_options(${target} PRIVATE LINKER:--version-script=${map} LINKER:--no-undefined-version)
+  target_include_directories(${target} INTERFACE
+    $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/base/include>
+    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  list(JOIN L_REQUIRES " " REFIT_PC_REQUIRES)
+  set(REFIT_PC_NAME refit-${name})
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/refit.pc.in refit-${name}.pc @ONLY)
+  install(TARGETS ${target} EXPORT refit LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT sdk NAMELINK_COMPONENT sdk)
+  install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT sdk)
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/refit-${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig
+    COMPONENT sdk)
+endfunction()
+
 # refit_program(NAME SOURCES ... LINK ... [INSTALL])
 function(refit_program name)
   cmake_parse_arguments(P "INSTALL" "" "SOURCES;LINK" ${ARGN})

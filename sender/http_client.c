@@ -2,12 +2,13 @@
 #include "sender/http_client.h"
 
 #include <arpa/inet.h>
-#include <errno.h>
 #include <event2/buffer.h>
+#include <event2/bufferevent.h>
 #include <event2/dns.h>
 #include <event2/event.h>
 #include <event2/http.h>
 #include <event2/thread.h>
+#include <event2/util.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -138,8 +139,9 @@ static enum refit_status take_answer(struct call *call, struct evhttp_request *r
     return REFIT_OK;
 }
 
-static enum refit_status no_answer(struct call *call, int errnum)
+static enum refit_status no_answer(struct call *call)
 {
+    int unknown = bufferevent_socket_get_dns_error(evhttp_connection_get_bufferevent(call->connection));
     switch (call->failure) {
     case EVREQ_HTTP_DATA_TOO_LONG: return call_failed(call, REFIT_INVALID, "the answer is larger than is accepted");
     case EVREQ_HTTP_INVALID_HEADER: return call_failed(call, REFIT_INVALID, "the answer is not HTTP");
@@ -147,8 +149,8 @@ static enum refit_status no_answer(struct call *call, int errnum)
     case EVREQ_HTTP_EOF: return call_failed(call, REFIT_PEER, "the connection closed before the answer was whole");
     default: break;
     }
-    return call_failed(call, REFIT_PEER,
-                       errnum == ECONNREFUSED ? "connection refused; is refitd running there?" : "no connection");
+    return call_failed(call, REFIT_PEER, unknown ? evutil_gai_strerror(unknown)
+                                                 : "cannot connect; is refitd running there?");
 }
 
 static void on_failure(enum evhttp_request_error failure, void *context)
@@ -160,10 +162,9 @@ static void on_failure(enum evhttp_request_error failure, void *context)
 static void on_answer(struct evhttp_request *reply, void *context)
 {
     struct call *call = context;
-    int errnum = errno;
     bool answered = reply && evhttp_request_get_response_code(reply) != 0 && call->failure < 0;
     call->done = true;
-    call->status = answered ? take_answer(call, reply) : no_answer(call, errnum);
+    call->status = answered ? take_answer(call, reply) : no_answer(call);
     event_base_loopbreak(call->loop);
 }
 
@@ -194,8 +195,6 @@ static enum refit_status open_loop(struct call *call)
     evhttp_connection_set_max_headers_size(call->connection, ANSWER_HEADER_MAX);
     size_t most = call->request->answer_max ? call->request->answer_max : REFIT_HTTP_ANSWER_MAX;
     evhttp_connection_set_max_body_size(call->connection, (ev_ssize_t)most);
-    /* A server that refuses a body early (413) answers while it is still being sent. */
-    evhttp_connection_set_flags(call->connection, EVHTTP_CON_READ_ON_WRITE_ERROR);
     return REFIT_OK;
 }
 

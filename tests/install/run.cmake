@@ -1,0 +1,45 @@
+# Installs the libraries into an empty directory, builds the consumer against it, runs its programs.
+# Needs BUILD, SOURCE, WORK, LIBDIR, COMPILER, FLAGS.
+function(run)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE rc OUTPUT_VARIABLE out ERROR_VARIABLE out)
+  if(NOT rc EQUAL 0)
+    list(JOIN ARGN " " line)
+    message(FATAL_ERROR "${line}: ${rc}\n${out}")
+  endif()
+  set(out "${out}" PARENT_SCOPE)
+endfunction()
+
+file(REMOVE_RECURSE ${WORK})
+set(prefix ${WORK}/prefix)
+set(libdir ${prefix}/${LIBDIR})
+run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${prefix} --component sdk)
+
+# Nothing but the API is visible.
+foreach(library engine sender)
+  run(nm -D --defined-only ${libdir}/librefit-${library}.so)
+  string(REPLACE "\n" ";" lines "${out}")
+  foreach(line IN LISTS lines)
+    if(line MATCHES " [A-Z] ([^ @]+)" AND NOT CMAKE_MATCH_1 MATCHES "^(refit_${library}_|refit_status_|refit_outcome_name|REFIT_)")
+      message(FATAL_ERROR "librefit-${library}.so shows ${CMAKE_MATCH_1}")
+    endif()
+  endforeach()
+endforeach()
+
+# The .pc files name the prefix the tree was configured for; here it is another.
+file(GLOB pcs ${libdir}/pkgconfig/*.pc)
+foreach(pc IN LISTS pcs)
+  file(READ ${pc} text)
+  string(REGEX REPLACE "^prefix=[^\n]*" "prefix=${prefix}" text "${text}")
+  file(WRITE ${pc} "${text}")
+endforeach()
+set(ENV{PKG_CONFIG_PATH} ${libdir}/pkgconfig:$ENV{PKG_CONFIG_PATH})
+run(${CMAKE_COMMAND} -S ${SOURCE}/consumer -B ${WORK}/build -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_C_COMPILER=${COMPILER}
+  -DCONSUMER_LIBDIR=${libdir} -DCONSUMER_FLAGS=${FLAGS})
+run(${CMAKE_COMMAND} --build ${WORK}/build)
+foreach(library engine sender)
+  foreach(way by_target by_pkgconfig)
+    run(${WORK}/build/${way}_${library})
+    message(STATUS "${way}_${library}: ${out}")
+  endforeach()
+endforeach()
+file(REMOVE_RECURSE ${WORK})
