@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a replica says about itself: probes, metrics, status. Pure readers: snapshots go in, JSON or text comes out; nothing
- * here changes the replica, blocks, or does I/O (but for /proc/self in the metrics).
+ * What a replica says about itself: probes, metrics, status. Pure readers: snapshots go in, JSON or text comes out;
+ * nothing here changes the replica, blocks, or does I/O (but for /proc/self in the metrics).
  *
  * Three different truths:
  *   live     the event loop makes progress. Nothing else can fail it: not the engine, not peers, not draining.
  *   started  listeners and socket are bound, capacity is reserved (and, when told so, a first version is served).
- *   ready    every rank's engine is attached and serves a committed, verified version (at least ready_min_version). It stays
- *            ready while a newer one is staged: being behind is a metric, or one publish would take a whole fleet out.
+ *   ready    every rank's engine is attached and serves a committed, verified version (at least ready_min_version). It
+ * stays ready while a newer one is staged: being behind is a metric, or one publish would take a whole fleet out.
  */
 #ifndef REFIT_HEALTH_HEALTH_H
 #define REFIT_HEALTH_HEALTH_H
@@ -26,9 +26,9 @@ void refit_health_observe(struct refit_health_totals *totals, const struct refit
 
 /* All that is known now; pointers are borrowed. */
 struct refit_health_view {
-    bool started;        /* bound and reserved */
+    bool started; /* bound and reserved */
     bool draining;
-    const char *failure; /* why it can't start; NULL: no failure */
+    const char *failure;                            /* why it can't start; NULL: no failure */
     const struct refit_receiver_snapshot *receiver; /* NULL: not open yet */
     const struct refit_session_snapshot *session;   /* running or latest; NULL: none */
     const struct refit_health_totals *totals;

@@ -58,7 +58,8 @@ static void own_metrics(const struct refit_health_view *view, struct refit_buf *
     real(out, "refit_event_loop_lag_seconds", "gauge", "How late the event loop's tick was, worst of the last minute.",
          (double)view->loop_lag_ns / 1e9);
     family(out, "refit_http_connections", "gauge", "Open HTTP connections by listener.");
-    refit_buf_printf(out, "refit_http_connections{listener=\"control\"} %u\nrefit_http_connections{listener=\"admin\"} %u\n",
+    refit_buf_printf(out,
+                     "refit_http_connections{listener=\"control\"} %u\nrefit_http_connections{listener=\"admin\"} %u\n",
                      view->control_connections, view->admin_connections);
 }
 
@@ -73,7 +74,8 @@ static void version_metrics(const struct refit_receiver_snapshot *receiver, stru
     refit_buf_printf(out, "refit_weights_info{label=\"%s\",digest=\"%s\",layout=\"%s\",protection=\"%s\"} 1\n",
                      quoted(version->label, label), quoted(version->digest, digest), receiver->layout,
                      refit_protection_name(bank->protection));
-    whole(out, "refit_model_bytes", "gauge", "Bytes of the model served here, each tensor once.", receiver->model_bytes);
+    whole(out, "refit_model_bytes", "gauge", "Bytes of the model served here, each tensor once.",
+          receiver->model_bytes);
     whole(out, "refit_rollback_available", "gauge", "1 when the version before is retained.", bank->rollback_available);
     whole(out, "refit_held", "gauge", "1 while a rollback holds newer versions off.", receiver->held);
     whole(out, "refit_quarantined_digests", "gauge", "Model digests in quarantine.", receiver->quarantined);
@@ -87,9 +89,11 @@ static void slot_metrics(const struct refit_bank_snapshot *bank, struct refit_bu
         unsigned count = 0;
         for (uint32_t i = 0; i < bank->slots; i++)
             count += (int)bank->slot[i].state == state;
-        refit_buf_printf(out, "refit_slots{state=\"%s\"} %u\n", refit_slot_state_name((enum refit_slot_state)state), count);
+        refit_buf_printf(out, "refit_slots{state=\"%s\"} %u\n", refit_slot_state_name((enum refit_slot_state)state),
+                         count);
     }
-    family(out, "refit_slot_pins", "gauge", "Pins held on a slot, over all ranks; pins of the latest version are not counted.");
+    family(out, "refit_slot_pins", "gauge",
+           "Pins held on a slot, over all ranks; pins of the latest version are not counted.");
     for (uint32_t i = 0; i < bank->slots; i++)
         refit_buf_printf(out, "refit_slot_pins{slot=\"%" PRIu32 "\"} %" PRIu64 "\n", i, bank->slot[i].pins);
     whole(out, "refit_slot_capacity_bytes", "gauge", "Bytes of one slot on one rank.", bank->slot_bytes);
@@ -118,10 +122,12 @@ static void refit_metrics(const struct refit_receiver_snapshot *receiver, struct
 
 static void total_metrics(const struct refit_health_totals *totals, struct refit_buf *out)
 {
-    whole(out, "refit_needed_bytes_total", "counter", "Bytes that the plans of ended refits asked for.", totals->bytes_needed);
+    whole(out, "refit_needed_bytes_total", "counter", "Bytes that the plans of ended refits asked for.",
+          totals->bytes_needed);
     whole(out, "refit_moved_bytes_total", "counter", "Payload that ended refits moved, retries included.",
           totals->payload_bytes);
-    whole(out, "refit_wire_bytes_total", "counter", "Bytes on the wire with framing, of ended refits.", totals->wire_bytes);
+    whole(out, "refit_wire_bytes_total", "counter", "Bytes on the wire with framing, of ended refits.",
+          totals->wire_bytes);
     whole(out, "refit_copied_bytes_total", "counter", "Payload of ended refits that took an extra copy.",
           totals->copied_bytes);
     family(out, "refit_phase_seconds_total", "counter", "Time that ended refits spent, by phase.");
@@ -139,7 +145,8 @@ static void session_metrics(const struct refit_session_snapshot *session, struct
                          (int)session->phase == i);
     whole(out, "refit_target_version", "gauge", "Version of the running or latest refit.", session->version);
     whole(out, "refit_target_bytes", "gauge", "Bytes the running or latest refit needs.", session->bytes_due);
-    whole(out, "refit_target_done_bytes", "gauge", "Bytes of it that have landed and are verified.", session->bytes_done);
+    whole(out, "refit_target_done_bytes", "gauge", "Bytes of it that have landed and are verified.",
+          session->bytes_done);
     family(out, "refit_transport_info", "gauge", "The path of the running or latest refit.");
     refit_buf_printf(out, "refit_transport_info{transport=\"%s\"} 1\n", quoted(session->transport, transport));
     family(out, "refit_phase_seconds", "gauge", "Time that the running or latest refit spent, by phase.");

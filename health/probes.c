@@ -12,8 +12,7 @@ static const struct refit_bank_slot *served(const struct refit_health_view *view
     return &view->receiver->bank.slot[view->receiver->bank.active];
 }
 
-__attribute__((format(printf, 2, 3)))
-static void reason(json_t *reasons, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void reason(json_t *reasons, const char *format, ...)
 {
     char text[REFIT_ERROR_TEXT_MAX + 64];
     va_list args;

@@ -31,7 +31,8 @@ static uint64_t open_descriptors(void)
     return count - 1; /* less the one just opened */
 }
 
-/* Field 22 of /proc/self/stat: ticks after boot. The command before it may hold spaces, so counting starts at the ')'. */
+/* Field 22 of /proc/self/stat: ticks after boot. The command before it may hold spaces, so counting starts at the ')'.
+ */
 static double start_time(void)
 {
     unsigned long long ticks = 0;
@@ -39,7 +40,8 @@ static double start_time(void)
     FILE *file = fopen("/proc/self/stat", "re");
     if (!file)
         return 0;
-    if (fscanf(file, "%*[^)]) %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu", &ticks) != 1)
+    if (fscanf(file, "%*[^)]) %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
+               &ticks) != 1)
         ticks = 0;
     fclose(file);
     clock_gettime(CLOCK_REALTIME, &now);

@@ -111,8 +111,8 @@ static json_t *ranks_json(const struct refit_bank_snapshot *bank)
     for (uint32_t i = 0; i < bank->ranks && i < shown; i++) {
         json_t *label = json_string(bank->rank[i].label); /* an engine's word, so perhaps not UTF-8 */
         json_array_append_new(out, json_pack("{s:I, s:b, s:o, s:I}", "rank", (json_int_t)i, "attached",
-                                             (int)bank->rank[i].attached, "label", label ? label : json_string(""), "pid",
-                                             (json_int_t)bank->rank[i].pid));
+                                             (int)bank->rank[i].attached, "label", label ? label : json_string(""),
+                                             "pid", (json_int_t)bank->rank[i].pid));
     }
     return out;
 }
@@ -122,8 +122,9 @@ json_t *refit_health_weights_json(const struct refit_receiver_snapshot *receiver
     const struct refit_bank_snapshot *bank = &receiver->bank;
     json_t *out = json_pack("{s:s, s:s, s:s, s:s, s:b, s:b, s:b, s:s}", "instance", receiver->instance, "layout",
                             receiver->layout, "lead", receiver->lead, "protection",
-                            refit_protection_name(bank->protection), "rollback_available", (int)bank->rollback_available,
-                            "held", (int)receiver->held, "adopting", (int)bank->adopting, "refit", receiver->session);
+                            refit_protection_name(bank->protection), "rollback_available",
+                            (int)bank->rollback_available, "held", (int)receiver->held, "adopting", (int)bank->adopting,
+                            "refit", receiver->session);
     if (!out)
         return NULL;
     set(out, "model_bytes", refit_json_u64(receiver->model_bytes));

@@ -29,16 +29,22 @@ struct option {
 #define AT(member) offsetof(struct refit_config, member), sizeof(((struct refit_config *)0)->member)
 
 static const struct option options[] = {
-    {"config", TEXT, AT(config), "", 0, 0, NULL, "file to read options from: one JSON object, or lines of `key = value`"},
-    {"control", ADDRESS, AT(control), "127.0.0.1:7070", 0, 0, NULL, "address of the control API; port 0: the kernel's choice"},
+    {"config", TEXT, AT(config), "", 0, 0, NULL,
+     "file to read options from: one JSON object, or lines of `key = value`"},
+    {"control", ADDRESS, AT(control), "127.0.0.1:7070", 0, 0, NULL,
+     "address of the control API; port 0: the kernel's choice"},
     {"admin", ADDRESS, AT(admin), "0.0.0.0:7071", 0, 0, NULL, "address of probes and metrics (read-only)"},
     {"data", ADDRESS, AT(data), "0.0.0.0:7072", 0, 0, NULL, "address where bulk bytes come in"},
-    {"advertise", TEXT, AT(advertise), "", 0, 0, NULL, "address that trainers dial for bulk bytes; empty: the one of --data"},
+    {"advertise", TEXT, AT(advertise), "", 0, 0, NULL,
+     "address that trainers dial for bulk bytes; empty: the one of --data"},
     {"insecure-control", BOOL, AT(insecure_control), "false", 0, 0, NULL,
      "allow --control beyond loopback although requests are not authenticated"},
-    {"ports-file", TEXT, AT(ports_file), "", 0, 0, NULL, "file to write the ports in use to, as JSON, once all are bound"},
-    {"control-connections", NUMBER, AT(control_connections), "256", 1, 65536, NULL, "connections to the control API at once"},
-    {"admin-connections", NUMBER, AT(admin_connections), "64", 1, 65536, NULL, "connections to the admin listener at once"},
+    {"ports-file", TEXT, AT(ports_file), "", 0, 0, NULL,
+     "file to write the ports in use to, as JSON, once all are bound"},
+    {"control-connections", NUMBER, AT(control_connections), "256", 1, 65536, NULL,
+     "connections to the control API at once"},
+    {"admin-connections", NUMBER, AT(admin_connections), "64", 1, 65536, NULL,
+     "connections to the admin listener at once"},
     {"socket", TEXT, AT(socket), "/run/refit/refitd.sock", 0, 0, NULL, "Unix socket where engines attach"},
     {"state-file", TEXT, AT(state_file), "", 0, 0, NULL, "what a restarted refitd goes on from; empty: SOCKET.state"},
     {"ranks", NUMBER, AT(ranks), "1", 1, 65536, NULL, "engine processes of this replica"},
@@ -47,7 +53,8 @@ static const struct option options[] = {
      "bytes per slot and rank, reserved at start; 0: sized by --layout, or by the first engine"},
     {"protection", ONE_OF, AT(protection), "uid", 0, 0, "uid|seal",
      "how slots are kept from being written: uid (the engine has another uid) or seal"},
-    {"layout", TEXT, AT(layout), "", 0, 0, NULL, "file with the layout served here; empty: the first engine declares it"},
+    {"layout", TEXT, AT(layout), "", 0, 0, NULL,
+     "file with the layout served here; empty: the first engine declares it"},
     {"adopt-timeout", DURATION, AT(adopt_timeout_ms), "10s", 0, 0, NULL,
      "after a restart, how long engines may hand their slots back"},
     {"checkpoint-root", TEXT, AT(checkpoint_root), "", 0, 0, NULL,
@@ -61,7 +68,8 @@ static const struct option options[] = {
     {"nice", NUMBER, AT(nice), "0", 0, 19, NULL, "niceness of bulk threads"},
     {"deadline", DURATION, AT(deadline_ms), "10m", 1, 0, NULL, "of a refit that names none"},
     {"deadline-max", DURATION, AT(deadline_max_ms), "24h", 1, 0, NULL, "the longest deadline a refit may name"},
-    {"staged-ttl", DURATION, AT(staged_ttl_ms), "10m", 1, 0, NULL, "a staged refit that nobody commits aborts itself after this"},
+    {"staged-ttl", DURATION, AT(staged_ttl_ms), "10m", 1, 0, NULL,
+     "a staged refit that nobody commits aborts itself after this"},
     {"lead-ttl", DURATION, AT(lead_ttl_ms), "15s", 1, 0, NULL, "a lead that was silent this long may be replaced"},
     {"ready-min-version", NUMBER, AT(ready_min_version), "0", 0, INT64_MAX, NULL, "ready only from this version on"},
     {"startup-needs-weights", BOOL, AT(startup_needs_weights), "false", 0, 0, NULL,
@@ -118,9 +126,7 @@ static void describe(const struct option *o, char *out, size_t size)
     case ONE_OF: snprintf(out, size, "one of %s", o->words); break;
     case BYTES: snprintf(out, size, "bytes such as 1048576, 512MiB or 16GiB"); break;
     case DURATION: snprintf(out, size, "a duration with its unit such as 250ms, 30s, 10m or 1h"); break;
-    case NUMBER:
-        snprintf(out, size, "a whole number from %" PRIu64 " to %" PRIu64, o->min, o->max);
-        break;
+    case NUMBER: snprintf(out, size, "a whole number from %" PRIu64 " to %" PRIu64, o->min, o->max); break;
     }
 }
 
@@ -216,7 +222,8 @@ static enum refit_status apply_json(struct refit_config *config, const char *pat
     enum refit_status status = refit_json_parse(text, len, path, &object, err);
     if (status)
         return status;
-    json_object_foreach(object, key, value) {
+    json_object_foreach(object, key, value)
+    {
         char number[32];
         snprintf(number, sizeof number, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
         const char *word = json_is_string(value)    ? json_string_value(value)
@@ -251,7 +258,8 @@ static enum refit_status apply_line(struct refit_config *config, const char *pat
         return REFIT_OK;
     char *mark = strchr(line, '=');
     if (!mark)
-        return refit_fail(err, REFIT_INVALID, "%s: line %d: expected `key = value`, found \"%.100s\"", path, number, line);
+        return refit_fail(err, REFIT_INVALID, "%s: line %d: expected `key = value`, found \"%.100s\"", path, number,
+                          line);
     *mark = '\0';
     char *key = trim(line), *value = trim(mark + 1);
     size_t len = strlen(value);
@@ -304,7 +312,8 @@ static enum refit_status apply_argument(int argc, char *const *argv, int *i, con
     if (apply_action(arg, config))
         return REFIT_OK;
     if (strncmp(arg, "--", 2) != 0)
-        return refit_fail(err, REFIT_INVALID, "unexpected argument \"%.100s\"; refitd takes options only, see --help", arg);
+        return refit_fail(err, REFIT_INVALID, "unexpected argument \"%.100s\"; refitd takes options only, see --help",
+                          arg);
     size_t len = strcspn(arg + 2, "=");
     const struct option *o = find(arg + 2, len);
     const char *value = arg[2 + len] ? arg + 3 + len : NULL;
@@ -348,10 +357,11 @@ static enum refit_status check(const struct refit_config *config, struct refit_e
     if (status)
         return status;
     if (!refit_listen_address_is_loopback(&control) && !config->insecure_control)
-        return refit_fail(err, REFIT_INVALID,
-                          "--control %s: reachable beyond loopback without authentication; bind it to 127.0.0.1, or allow "
-                          "it with --insecure-control",
-                          config->control);
+        return refit_fail(
+            err, REFIT_INVALID,
+            "--control %s: reachable beyond loopback without authentication; bind it to 127.0.0.1, or allow "
+            "it with --insecure-control",
+            config->control);
     if (config->initial_checkpoint[0] && !config->checkpoint_root[0])
         return refit_fail(err, REFIT_INVALID, "--initial-checkpoint %s: --checkpoint-root is needed beside it",
                           config->initial_checkpoint);
@@ -386,13 +396,14 @@ enum refit_status refit_config_load(int argc, char *const *argv, char *const *en
 
 static void print_wrapped(FILE *out, const char *name, const char *help, const char *fallback, const char *env)
 {
-    fprintf(out, "  --%s\n        %s\n        [default: %s] [env: %s]\n", name, help, *fallback ? fallback : "none", env);
+    fprintf(out, "  --%s\n        %s\n        [default: %s] [env: %s]\n", name, help, *fallback ? fallback : "none",
+            env);
 }
 
 void refit_config_help(FILE *out)
 {
-    static const char *const metavar[] = {
-        [TEXT] = " TEXT", [NUMBER] = " N", [BYTES] = " BYTES", [DURATION] = " DURATION", [BOOL] = "", [ADDRESS] = " ADDRESS:PORT"};
+    static const char *const metavar[] = {[TEXT] = " TEXT",         [NUMBER] = " N", [BYTES] = " BYTES",
+                                          [DURATION] = " DURATION", [BOOL] = "",     [ADDRESS] = " ADDRESS:PORT"};
     fprintf(out, "Usage: refitd [OPTION]...\n\n"
                  "Keeps the weights of one serving replica, takes in new versions while the old one is served, and\n"
                  "switches all its engine processes between two steps.\n\n"

@@ -52,8 +52,8 @@ struct refit_config {
     uint64_t log_format; /* enum refit_log_format */
 };
 
-/* Reads defaults, file, environment (`environment` as in environ) and arguments, in that order, and checks what belongs together.
- * The error names the option, what was expected and what was found. */
+/* Reads defaults, file, environment (`environment` as in environ) and arguments, in that order, and checks what belongs
+ * together. The error names the option, what was expected and what was found. */
 REFIT_MUST_CHECK enum refit_status refit_config_load(int argc, char *const *argv, char *const *environment,
                                                      struct refit_config *out, struct refit_error *err);
 void refit_config_help(FILE *out);

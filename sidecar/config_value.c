@@ -14,8 +14,8 @@ struct unit {
 };
 
 static const struct unit byte_units[] = {
-    {"TiB", 1ull << 40}, {"GiB", 1ull << 30}, {"MiB", 1ull << 20}, {"KiB", 1ull << 10}, {"B", 1},
-    {"TB", 1000000000000ull}, {"GB", 1000000000}, {"MB", 1000000}, {"kB", 1000}, {"", 1},
+    {"TiB", 1ull << 40},      {"GiB", 1ull << 30}, {"MiB", 1ull << 20}, {"KiB", 1ull << 10}, {"B", 1},
+    {"TB", 1000000000000ull}, {"GB", 1000000000},  {"MB", 1000000},     {"kB", 1000},        {"", 1},
 };
 static const struct unit time_units[] = {{"h", 3600000}, {"m", 60000}, {"s", 1000}, {"ms", 1}};
 
@@ -30,7 +30,8 @@ static bool parse_with(const char *text, const struct unit *units, size_t count,
         return false;
     for (size_t i = 0; i < count; i++) {
         if (strcmp(end, units[i].name) == 0)
-            return !__builtin_mul_overflow(value, units[i].factor, &value) && value <= INT64_MAX && (*out = value, true);
+            return !__builtin_mul_overflow(value, units[i].factor, &value) && value <= INT64_MAX &&
+                   (*out = value, true);
     }
     return false;
 }

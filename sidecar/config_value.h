@@ -9,8 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Whole numbers with the units of `kind`; false when malformed or above 2^63 - 1. Bytes: none, B, KiB, MiB, GiB, TiB (and kB, MB, GB,
- * TB by thousands). Durations become milliseconds: ms, s, m, h; a unit is needed, except for 0. */
+/* Whole numbers with the units of `kind`; false when malformed or above 2^63 - 1. Bytes: none, B, KiB, MiB, GiB, TiB
+ * (and kB, MB, GB, TB by thousands). Durations become milliseconds: ms, s, m, h; a unit is needed, except for 0. */
 bool refit_config_parse_number(const char *text, uint64_t *out);
 bool refit_config_parse_bytes(const char *text, uint64_t *out);
 bool refit_config_parse_duration(const char *text, uint64_t *out_ms);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Requests that wait: GET /refit/{id}?after=&wait_ms= and GET /refit/{id}/events. Both are watchers: they are served again
- * whenever the receiver says that something changed. A client that is slow to read misses steps, never the end.
+ * Requests that wait: GET /refit/{id}?after=&wait_ms= and GET /refit/{id}/events. Both are watchers: they are served
+ * again whenever the receiver says that something changed. A client that is slow to read misses steps, never the end.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -20,10 +20,10 @@ struct refit_watcher {
     struct refit_exchange *exchange;
     char id[128];
     bool events;
-    bool sent;             /* events: something was sent */
-    uint64_t sequence;     /* what the client has */
-    struct event *timer;   /* long poll: its end */
-    int64_t written_ns;    /* events: last byte */
+    bool sent;           /* events: something was sent */
+    uint64_t sequence;   /* what the client has */
+    struct event *timer; /* long poll: its end */
+    int64_t written_ns;  /* events: last byte */
 };
 
 static void unlink_watcher(struct refit_watcher *w)
@@ -73,7 +73,8 @@ static bool write_event(struct refit_watcher *w, const struct refit_session_snap
     char event[8192];
     json_t *state = refit_health_session_json(session);
     char *text = state ? refit_json_canonical(state, NULL) : NULL;
-    int len = text ? snprintf(event, sizeof event, "id: %" PRIu64 "\nevent: state\ndata: %s\n\n", session->sequence, text)
+    int len = text ? snprintf(event, sizeof event, "id: %" PRIu64 "\nevent: state\ndata: %s\n\n", session->sequence,
+                              text)
                    : -1;
     free(text);
     json_decref(state);
@@ -217,8 +218,7 @@ void refit_watch_begin(struct refit_sidecar *sidecar, struct refit_exchange *exc
     struct refit_watcher *w = NULL;
     if (!check(sidecar, exchange, id, &after, &wait_ms, &session, &reply)) {
         refit_exchange_reply(exchange, &reply);
-    } else if (events && refit_health_is_terminal(session.phase) &&
-               exchange->head.last_event_id == session.sequence) {
+    } else if (events && refit_health_is_terminal(session.phase) && exchange->head.last_event_id == session.sequence) {
         reply.status = 204; /* tells an EventSource that there is nothing more */
         refit_exchange_reply(exchange, &reply);
     } else if (events && strcmp(exchange->head.method, "HEAD") == 0) {

@@ -50,7 +50,8 @@ static bool decimal(struct slice s, uint64_t max, uint64_t *out)
     for (size_t i = 0; i < s.len; i++) {
         if (s.at[i] < '0' || s.at[i] > '9')
             return false;
-        if (__builtin_mul_overflow(value, 10u, &value) || __builtin_add_overflow(value, (unsigned)(s.at[i] - '0'), &value))
+        if (__builtin_mul_overflow(value, 10u, &value) ||
+            __builtin_add_overflow(value, (unsigned)(s.at[i] - '0'), &value))
             return false;
     }
     if (value > max)

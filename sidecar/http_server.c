@@ -16,18 +16,18 @@
 #include "base/log.h"
 #include "sidecar/listen_address.h"
 
-#define INPUT_MAX (128u << 10)   /* read ahead while a request is worked on */
+#define INPUT_MAX (128u << 10) /* read ahead while a request is worked on */
 #define STREAM_BACKLOG (64u << 10)
 #define LINGER_MS 1000
 
 enum state {
-    STATE_IDLE,    /* between requests: no byte yet */
+    STATE_IDLE, /* between requests: no byte yet */
     STATE_HEAD,
     STATE_BODY,
-    STATE_WORK,    /* the handler has it */
-    STATE_STREAM,  /* an answer without end */
-    STATE_ANSWER,  /* the answer drains */
-    STATE_LINGER,  /* our half is closed; what still comes in is dropped, or a reset would destroy the answer */
+    STATE_WORK,   /* the handler has it */
+    STATE_STREAM, /* an answer without end */
+    STATE_ANSWER, /* the answer drains */
+    STATE_LINGER, /* our half is closed; what still comes in is dropped, or a reset would destroy the answer */
 };
 
 struct connection {
@@ -42,7 +42,7 @@ struct connection {
     struct refit_buf body;
     uint64_t reserved; /* of the server's budget for bodies */
     bool close_after;
-    bool dead;         /* the client is gone, but a worker still reads the body: freed by the answer */
+    bool dead; /* the client is gone, but a worker still reads the body: freed by the answer */
 };
 
 struct refit_httpd {

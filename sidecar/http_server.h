@@ -2,10 +2,10 @@
  *
  * A small HTTP/1.1 server on libevent's bufferevents, all on one event loop and one thread.
  *
- * Why not evhttp: in libevent 2.1.12 it sends a body after HEAD (which spoils the next answer on that connection), hands on a
- * header value cut at a NUL as if it were whole, and its timeout starts again with each read, so that a request which
- * trickles in never ends. Here each request has one deadline, from its first byte to its last, and one more for the
- * client to take the answer.
+ * Why not evhttp: in libevent 2.1.12 it sends a body after HEAD (which spoils the next answer on that connection),
+ * hands on a header value cut at a NUL as if it were whole, and its timeout starts again with each read, so that a
+ * request which trickles in never ends. Here each request has one deadline, from its first byte to its last, and one
+ * more for the client to take the answer.
  *
  * Bounded: connections, header bytes, body bytes per request, body bytes of all connections together, and what is kept
  * unsent for a client that does not read. Requests on one connection are answered in order; a pipelined one waits.
@@ -24,30 +24,31 @@ struct refit_httpd;
 /* One request, from its head to the end of its answer. */
 struct refit_exchange {
     struct refit_http_head head;
-    const uint8_t *body;      /* whole; NUL-terminated behind its last byte */
+    const uint8_t *body; /* whole; NUL-terminated behind its last byte */
     size_t body_len;
-    char client[64];          /* address and port */
-    void *user;               /* of the handler */
-    /* The client is gone or the server closes: drop `user` and forget the exchange. Not called after an answer has ended. */
+    char client[64]; /* address and port */
+    void *user;      /* of the handler */
+    /* The client is gone or the server closes: drop `user` and forget the exchange. Not called after an answer has
+     * ended. */
     void (*on_gone)(struct refit_exchange *exchange);
 };
 
 struct refit_http_limits {
     uint64_t body_bytes;
-    int64_t deadline_ms;      /* of the whole request, from its first byte */
+    int64_t deadline_ms; /* of the whole request, from its first byte */
 };
 
 struct refit_httpd_config {
-    const char *name;         /* in messages: "control" */
-    const char *address;      /* "127.0.0.1:7070", "[::1]:0" */
+    const char *name;    /* in messages: "control" */
+    const char *address; /* "127.0.0.1:7070", "[::1]:0" */
     unsigned connections_max;
     size_t header_bytes_max;
-    int64_t deadline_ms;      /* until the head is there */
-    int64_t idle_ms;          /* a connection without a request */
-    int64_t answer_ms;        /* for the client to take an answer */
-    uint64_t bodies_max;      /* body bytes of all connections together */
-    /* The head is there: set the limits for the rest, or answer at once (reply->status != 0; the connection is then closed
-     * if a body would follow). */
+    int64_t deadline_ms; /* until the head is there */
+    int64_t idle_ms;     /* a connection without a request */
+    int64_t answer_ms;   /* for the client to take an answer */
+    uint64_t bodies_max; /* body bytes of all connections together */
+    /* The head is there: set the limits for the rest, or answer at once (reply->status != 0; the connection is then
+     * closed if a body would follow). */
     void (*on_head)(void *context, const struct refit_http_head *head, struct refit_http_limits *limits,
                     struct refit_reply *reply);
     /* The request is whole. Answer now or later with refit_exchange_reply or refit_exchange_stream. */

@@ -52,11 +52,11 @@ static json_t *plan_json(const struct refit_plan *plan)
     uint64_t ops = 0;
     for (size_t i = 0; i < count; i++) {
         ops += edges[i].ops;
-        json_array_append_new(list, json_pack("{s:I, s:I, s:o, s:o, s:I}", "source_rank",
-                                              (json_int_t)edges[i].source_rank, "destination_rank",
-                                              (json_int_t)edges[i].destination_rank, "bytes",
-                                              refit_json_u64(edges[i].bytes), "ops", refit_json_u64(edges[i].ops),
-                                              "batches", (json_int_t)edges[i].batches));
+        json_array_append_new(list,
+                              json_pack("{s:I, s:I, s:o, s:o, s:I}", "source_rank", (json_int_t)edges[i].source_rank,
+                                        "destination_rank", (json_int_t)edges[i].destination_rank, "bytes",
+                                        refit_json_u64(edges[i].bytes), "ops", refit_json_u64(edges[i].ops), "batches",
+                                        (json_int_t)edges[i].batches));
     }
     return json_pack("{s:s, s:s, s:o, s:o, s:o}", "source", refit_layout_digest(refit_plan_source(plan)), "destination",
                      refit_layout_digest(refit_plan_destination(plan)), "bytes", refit_json_u64(refit_plan_bytes(plan)),
@@ -73,7 +73,8 @@ void refit_handle_plan(const struct refit_call *call, struct refit_reply *reply)
     if (status == REFIT_OK)
         status = refit_json_get_string(call->json, "source", "plan", &source, &err);
     if (status == REFIT_OK && !is_digest(source))
-        status = refit_fail(&err, REFIT_INVALID, "plan: \"source\" must be 64 lower-case hex digits, found \"%.80s\"", source);
+        status = refit_fail(&err, REFIT_INVALID, "plan: \"source\" must be 64 lower-case hex digits, found \"%.80s\"",
+                            source);
     if (status == REFIT_OK)
         status = refit_receiver_plan(call->receiver, source, &plan, &err);
     if (status) {

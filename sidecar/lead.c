@@ -36,8 +36,9 @@ void refit_handle_lead(const struct refit_call *call, struct refit_reply *reply)
         return;
     }
     refit_audit(call->client, "change=lead lead=%s epoch=%" PRIu64 " takeover=%d", name, epoch, takeover);
-    refit_reply_json(reply, 200, json_pack("{s:o, s:s}", "epoch", refit_json_u64(epoch), "instance",
-                                           refit_receiver_instance(call->receiver)));
+    refit_reply_json(
+        reply, 200,
+        json_pack("{s:o, s:s}", "epoch", refit_json_u64(epoch), "instance", refit_receiver_instance(call->receiver)));
 }
 
 /* Not a regular file with a size, so base/io.h's reader is no use. */

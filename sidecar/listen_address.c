@@ -10,7 +10,8 @@
 static enum refit_status malformed(const char *what, const char *text, struct refit_error *err)
 {
     return refit_fail(err, REFIT_INVALID,
-                      "--%s: expected a numeric ADDRESS:PORT such as 127.0.0.1:7070 or [::1]:7070, found \"%s\"", what, text);
+                      "--%s: expected a numeric ADDRESS:PORT such as 127.0.0.1:7070 or [::1]:7070, found \"%s\"", what,
+                      text);
 }
 
 static bool parse_port(const char *text, uint16_t *port)
@@ -25,8 +26,8 @@ static bool parse_port(const char *text, uint16_t *port)
     return true;
 }
 
-enum refit_status refit_listen_address_parse(const char *text, const char *what, struct sockaddr_storage *out, int *out_len,
-                                      struct refit_error *err)
+enum refit_status refit_listen_address_parse(const char *text, const char *what, struct sockaddr_storage *out,
+                                             int *out_len, struct refit_error *err)
 {
     const char *colon = strrchr(text, ':');
     char host[64];

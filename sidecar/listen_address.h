@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Listening addresses: "127.0.0.1:7070", "[::1]:0", "localhost:80". Numeric (or localhost), so nothing waits for a name server.
+ * Listening addresses: "127.0.0.1:7070", "[::1]:0", "localhost:80". Numeric (or localhost), so nothing waits for a name
+ * server.
  */
 #ifndef REFIT_SIDECAR_LISTEN_ADDRESS_H
 #define REFIT_SIDECAR_LISTEN_ADDRESS_H
@@ -14,8 +15,8 @@
 
 /* `what` names the option in errors. */
 REFIT_MUST_CHECK enum refit_status refit_listen_address_parse(const char *text, const char *what,
-                                                       struct sockaddr_storage *out, int *out_len,
-                                                       struct refit_error *err);
+                                                              struct sockaddr_storage *out, int *out_len,
+                                                              struct refit_error *err);
 bool refit_listen_address_is_loopback(const struct sockaddr_storage *address);
 /* Host without its port, numeric. */
 void refit_listen_address_host(const struct sockaddr_storage *address, char *out, size_t size);

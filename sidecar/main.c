@@ -14,8 +14,8 @@ int main(int argc, char **argv)
     sigset_t signals;
     struct refit_config config;
     struct refit_error err;
-    /* First of all: as process 1 of a container there is no default action for SIGTERM, but a blocked signal waits until the
-     * loop reads it. Threads inherit the mask. */
+    /* First of all: as process 1 of a container there is no default action for SIGTERM, but a blocked signal waits
+     * until the loop reads it. Threads inherit the mask. */
     sigemptyset(&signals);
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGINT);

@@ -44,8 +44,7 @@ static enum refit_status read_texts(const struct refit_call *call, struct refit_
         {"kv", request->kv, sizeof request->kv},
     };
     for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
-        enum refit_status status =
-            refit_call_text(call, members[i].key, "refit", members[i].out, members[i].size, err);
+        enum refit_status status = refit_call_text(call, members[i].key, "refit", members[i].out, members[i].size, err);
         if (status)
             return status;
     }
@@ -68,7 +67,7 @@ static enum refit_status digest_body(const struct refit_call *call, struct refit
 static enum refit_status read_request(const struct refit_call *call, struct refit_request *request,
                                       struct refit_error *err)
 {
-    static const char *const known[] = {"version", "label",  "epoch", "publish_id",  "source", "checkpoint",
+    static const char *const known[] = {"version",   "label",  "epoch", "publish_id",  "source", "checkpoint",
                                         "transport", "commit", "kv",    "deadline_ms", "digest", NULL};
     enum refit_status status = refit_json_known(call->json, "refit", known, err);
     if (status == REFIT_OK)
@@ -96,8 +95,8 @@ static void answer_ticket(const struct refit_call *call, struct refit_ticket *ti
 {
     char token[2 * REFIT_TOKEN_BYTES + 1];
     print_token(ticket->token, token);
-    json_t *body = json_pack("{s:s, s:b, s:s, s:s}", "id", ticket->id, "existing", (int)ticket->existing, "token", token,
-                             "instance", refit_receiver_instance(call->receiver));
+    json_t *body = json_pack("{s:s, s:b, s:s, s:s}", "id", ticket->id, "existing", (int)ticket->existing, "token",
+                             token, "instance", refit_receiver_instance(call->receiver));
     if (body && ticket->card)
         json_object_set_new(body, "card", ticket->card);
     else
@@ -137,8 +136,8 @@ void refit_handle_begin(const struct refit_call *call, struct refit_reply *reply
         return;
     }
     if (!ticket.existing)
-        refit_audit(call->client, "change=begin refit=%s version=%" PRIu64 " label=%s epoch=%" PRIu64 " from=%s", ticket.id,
-                    request.version, request.label, request.epoch,
+        refit_audit(call->client, "change=begin refit=%s version=%" PRIu64 " label=%s epoch=%" PRIu64 " from=%s",
+                    ticket.id, request.version, request.label, request.epoch,
                     request.checkpoint[0] ? request.checkpoint : request.source);
     answer_ticket(call, &ticket, reply);
 }
@@ -177,7 +176,11 @@ void refit_handle_commit(const struct refit_call *call, struct refit_reply *repl
     }
     status = refit_receiver_commit(call->receiver, call->param, version, digest, &err);
     if (status) {
-        refit_reply_error(reply, &err, status == REFIT_CORRUPT ? "digest-mismatch" : status == REFIT_BUSY ? "not-staged" : NULL, 0);
+        refit_reply_error(reply, &err,
+                          status == REFIT_CORRUPT ? "digest-mismatch"
+                          : status == REFIT_BUSY  ? "not-staged"
+                                                  : NULL,
+                          0);
         return;
     }
     refit_audit(call->client, "change=commit refit=%s version=%" PRIu64 " digest=%s", call->param, version, digest);

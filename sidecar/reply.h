@@ -24,8 +24,8 @@ void refit_reply_init(struct refit_reply *reply);
 void refit_reply_release(struct refit_reply *reply);
 
 /* One more header. Values are made here, never copied from a request. */
-__attribute__((format(printf, 3, 4)))
-void refit_reply_header(struct refit_reply *reply, const char *name, const char *format, ...);
+__attribute__((format(printf, 3, 4))) void refit_reply_header(struct refit_reply *reply, const char *name,
+                                                              const char *format, ...);
 /* Answers with canonical JSON; steals `body` (NULL: out of memory, and so answered 500). */
 void refit_reply_json(struct refit_reply *reply, int status, json_t *body);
 void refit_reply_bytes(struct refit_reply *reply, int status, const char *type, const void *data, size_t len);
@@ -35,8 +35,8 @@ int refit_problem_http_status(enum refit_status status);
 /* Answers with the problem of `err`. `type` NULL: the status's own name; `status` 0: by the table. */
 void refit_reply_error(struct refit_reply *reply, const struct refit_error *err, const char *type, int status);
 /* A problem of HTTP itself. */
-__attribute__((format(printf, 4, 5)))
-void refit_reply_problem(struct refit_reply *reply, int status, const char *type, const char *format, ...);
+__attribute__((format(printf, 4, 5))) void refit_reply_problem(struct refit_reply *reply, int status, const char *type,
+                                                               const char *format, ...);
 
 const char *refit_http_reason(int status);
 

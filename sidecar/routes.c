@@ -97,13 +97,14 @@ static void on_head(void *context, const struct refit_http_head *head, struct re
     struct refit_routes *routes = context;
     char param[128], allow[64];
     int status;
-    const struct refit_route *route =
-        refit_route_find(routes->table, routes->len, head->method, head->path, param, &status, allow);
+    const struct refit_route *route = refit_route_find(routes->table, routes->len, head->method, head->path, param,
+                                                       &status, allow);
     if (!route && status == 404) {
         refit_reply_problem(reply, 404, "no-such-path", "%.200s: no such path here", head->path);
     } else if (!route) {
         refit_reply_header(reply, "Allow", "%s", allow);
-        refit_reply_problem(reply, 405, "method-not-allowed", "%s %.200s: allowed are %s", head->method, head->path, allow);
+        refit_reply_problem(reply, 405, "method-not-allowed", "%s %.200s: allowed are %s", head->method, head->path,
+                            allow);
     } else if (head->cross_site && strcmp(route->method, "GET") != 0) {
         /* A web page must not reach a loopback API through its reader's browser. */
         refit_reply_problem(reply, 403, "cross-site", "requests with an Origin header may only read");
@@ -198,8 +199,12 @@ static void on_request(void *context, struct refit_exchange *exchange)
 {
     struct refit_routes *routes = context;
     struct refit_sidecar *sidecar = routes->sidecar;
-    struct refit_call call = {.sidecar = sidecar, .receiver = sidecar->receiver, .head = &exchange->head,
-                              .client = exchange->client, .body = exchange->body, .body_len = exchange->body_len};
+    struct refit_call call = {.sidecar = sidecar,
+                              .receiver = sidecar->receiver,
+                              .head = &exchange->head,
+                              .client = exchange->client,
+                              .body = exchange->body,
+                              .body_len = exchange->body_len};
     char allow[64];
     int status;
     const struct refit_route *route = refit_route_find(routes->table, routes->len, exchange->head.method,

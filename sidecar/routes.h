@@ -14,7 +14,7 @@ struct refit_call {
     char param[128];                 /* what stood for {} in the path */
     const struct refit_http_head *head;
     const char *client;
-    const json_t *json;              /* the body of a JSON route: an object */
+    const json_t *json; /* the body of a JSON route: an object */
     const uint8_t *body;
     size_t body_len;
 };
@@ -29,12 +29,12 @@ enum refit_route_kind {
 
 struct refit_route {
     const char *method;
-    const char *path;      /* "/refit/{}/commit" */
+    const char *path; /* "/refit/{}/commit" */
     enum refit_route_kind kind;
     refit_handler handler; /* LOOP and WORKER */
     uint64_t body_bytes;
     int64_t deadline_ms;
-    bool raw;              /* the body is not parsed here */
+    bool raw; /* the body is not parsed here */
 };
 
 extern const struct refit_route refit_control_table[], refit_admin_table[];
@@ -42,7 +42,8 @@ extern const size_t refit_control_table_len, refit_admin_table_len;
 
 /* The route of a path and method; NULL with *status 404 or 405, and then the methods there are in `allow`. */
 const struct refit_route *refit_route_find(const struct refit_route *table, size_t len, const char *method,
-                                           const char *path, char param[static 128], int *status, char allow[static 64]);
+                                           const char *path, char param[static 128], int *status,
+                                           char allow[static 64]);
 
 /* Sets the callbacks of a listener that serves `table`. *out is new and lives as long as the listener. */
 REFIT_MUST_CHECK enum refit_status refit_routes_create(struct refit_sidecar *sidecar, const struct refit_route *table,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The life of refitd: bind, reserve, serve, drain. The HTTP listeners come first and the capacity is reserved by a worker, so that
- * probes are answered from the start, however large the slots are.
+ * The life of refitd: bind, reserve, serve, drain. The HTTP listeners come first and the capacity is reserved by a
+ * worker, so that probes are answered from the start, however large the slots are.
  */
 #include "sidecar/sidecar.h"
 
@@ -112,7 +112,8 @@ static void serve_change(struct refit_sidecar *sidecar, const struct refit_snaps
     refit_watch_serve(sidecar);
 }
 
-/* Hundreds of steps of progress a second come in while bytes land; who waits for them is served fifty times a second. */
+/* Hundreds of steps of progress a second come in while bytes land; who waits for them is served fifty times a second.
+ */
 static void on_change(struct refit_sidecar *sidecar)
 {
     struct refit_snapshots now;
@@ -196,9 +197,13 @@ static void fill_receiver_config(const struct refit_sidecar *sidecar, const char
 {
     const struct refit_config *config = sidecar->config;
     *out = (struct refit_receiver_config){
-        .bank = {.ranks = (uint32_t)config->ranks, .slots = (uint32_t)config->slots, .slot_bytes = config->slot_bytes,
-                 .protection = (enum refit_protection)config->protection, .socket_path = config->socket,
-                 .state_path = or_null(config->state_file), .layout = sidecar->layout,
+        .bank = {.ranks = (uint32_t)config->ranks,
+                 .slots = (uint32_t)config->slots,
+                 .slot_bytes = config->slot_bytes,
+                 .protection = (enum refit_protection)config->protection,
+                 .socket_path = config->socket,
+                 .state_path = or_null(config->state_file),
+                 .layout = sidecar->layout,
                  .adopt_ms = (int64_t)config->adopt_timeout_ms},
         .listener = {.tcp_address = data_host, .tcp_port = data_port, .advertise = or_null(config->advertise)},
         .checkpoint_root = or_null(config->checkpoint_root),
@@ -245,13 +250,17 @@ static enum refit_status announce(struct refit_sidecar *sidecar, struct refit_er
 {
     char text[128];
     unsigned control = refit_httpd_port(sidecar->control), admin = refit_httpd_port(sidecar->admin);
-    refit_log(REFIT_LOG_INFO, "started control=%u admin=%u data=%u socket=%s instance=%s version=%s", control, admin,
-              sidecar->data_port, sidecar->config->socket, refit_receiver_instance(sidecar->receiver), REFIT_VERSION);
-    if (!sidecar->config->ports_file[0])
-        return REFIT_OK;
+    enum refit_status status = REFIT_OK;
     int len = snprintf(text, sizeof text, "{\"admin\":%u,\"control\":%u,\"data\":%u}\n", admin, control,
                        sidecar->data_port);
-    return refit_io_replace_file(sidecar->config->ports_file, text, (size_t)len, 0644, err);
+    if (sidecar->config->ports_file[0])
+        status = refit_io_replace_file(sidecar->config->ports_file, text, (size_t)len, 0644, err);
+    if (status)
+        return refit_error_prefix(err, "--ports-file");
+    /* After the file is there: who waits for this line may read it. */
+    refit_log(REFIT_LOG_INFO, "started control=%u admin=%u data=%u socket=%s instance=%s version=%s", control, admin,
+              sidecar->data_port, sidecar->config->socket, refit_receiver_instance(sidecar->receiver), REFIT_VERSION);
+    return REFIT_OK;
 }
 
 static void fail(struct refit_sidecar *sidecar, const struct refit_error *err)
@@ -323,7 +332,8 @@ static void on_drain_timeout(evutil_socket_t fd, short what, void *context)
     struct refit_sidecar *sidecar = context;
     (void)fd;
     (void)what;
-    refit_log(REFIT_LOG_ERROR, "draining took longer than %" PRIu64 " ms: exiting now", sidecar->config->drain_timeout_ms);
+    refit_log(REFIT_LOG_ERROR, "draining took longer than %" PRIu64 " ms: exiting now",
+              sidecar->config->drain_timeout_ms);
     _exit(1);
 }
 
@@ -377,10 +387,10 @@ static enum refit_status listen_http(struct refit_sidecar *sidecar, bool admin, 
         .answer_ms = 30000,
         .bodies_max = BODIES_MAX,
     };
-    enum refit_status status =
-        admin ? refit_routes_create(sidecar, refit_admin_table, refit_admin_table_len, true, &http, &sidecar->admin_routes, err)
-              : refit_routes_create(sidecar, refit_control_table, refit_control_table_len, false, &http,
-                                    &sidecar->control_routes, err);
+    enum refit_status status = admin ? refit_routes_create(sidecar, refit_admin_table, refit_admin_table_len, true,
+                                                           &http, &sidecar->admin_routes, err)
+                                     : refit_routes_create(sidecar, refit_control_table, refit_control_table_len, false,
+                                                           &http, &sidecar->control_routes, err);
     if (status)
         return status;
     return refit_httpd_start(sidecar->base, &http, admin ? &sidecar->admin : &sidecar->control, err);
@@ -464,7 +474,10 @@ static enum refit_status start(struct refit_sidecar *sidecar, const sigset_t *si
 
 int refit_sidecar_run(const struct refit_config *config, const sigset_t *signals)
 {
-    struct refit_sidecar sidecar = {.config = config, .wake_fd = -1, .signal_fd = -1, .opening = true,
+    struct refit_sidecar sidecar = {.config = config,
+                                    .wake_fd = -1,
+                                    .signal_fd = -1,
+                                    .opening = true,
                                     .initial = {.done = !config->initial_checkpoint[0]}};
     struct refit_error err;
     raise_descriptor_limit();

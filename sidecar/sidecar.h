@@ -19,10 +19,10 @@ struct refit_watcher;
 struct refit_routes;
 
 struct refit_initial {
-    bool done;          /* loaded, or not asked for */
+    bool done; /* loaded, or not asked for */
     bool running;
     char id[REFIT_REFIT_ID_MAX];
-    int64_t next_ns;    /* not before; after a failure */
+    int64_t next_ns; /* not before; after a failure */
     int64_t pause_ms;
 };
 
@@ -38,17 +38,17 @@ struct refit_sidecar {
 
     int wake_fd, signal_fd;
     struct event *wake, *signal, *tick, *settle, *drain;
-    struct refit_watcher *watchers;  /* long polls and event streams */
-    int64_t served_ns;               /* when watchers were last served */
+    struct refit_watcher *watchers; /* long polls and event streams */
+    int64_t served_ns;              /* when watchers were last served */
     enum refit_phase served_phase;
 
     int64_t tick_ns, lag_ns, lag_since_ns;
     struct refit_health_totals totals;
-    uint64_t active_version;         /* as last seen, for the audit line */
+    uint64_t active_version; /* as last seen, for the audit line */
     char active_digest[REFIT_SHA256_HEX_MAX];
     struct refit_initial initial;
     bool opening, draining;
-    struct refit_error failure;      /* status 0: none */
+    struct refit_error failure; /* status 0: none */
     int exit_code;
 };
 
@@ -68,7 +68,6 @@ void refit_sidecar_look(struct refit_sidecar *sidecar, struct refit_snapshots *o
 void refit_initial_step(struct refit_sidecar *sidecar, const struct refit_snapshots *now);
 
 /* One line per change: who, what, from which version to which. */
-__attribute__((format(printf, 2, 3)))
-void refit_audit(const char *client, const char *format, ...);
+__attribute__((format(printf, 2, 3))) void refit_audit(const char *client, const char *format, ...);
 
 #endif

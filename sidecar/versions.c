@@ -45,8 +45,8 @@ void refit_handle_rollback(const struct refit_call *call, struct refit_reply *re
     enum refit_status status = read_rollback(call, &version, kv, sizeof kv, &quarantine, &err);
     refit_receiver_read(call->receiver, &before);
     if (status == REFIT_OK)
-        status = refit_receiver_rollback(call->receiver, version, kv, quarantine, refit_deadline_in_ms(ROLLBACK_MS), &now,
-                                         &err);
+        status = refit_receiver_rollback(call->receiver, version, kv, quarantine, refit_deadline_in_ms(ROLLBACK_MS),
+                                         &now, &err);
     if (status) {
         refit_reply_error(reply, &err, NULL, 0);
         return;
