@@ -122,6 +122,19 @@ void refit_reply_error(struct refit_reply *reply, const struct refit_error *err,
     reply_typed(reply, http, "application/problem+json", body);
 }
 
+/* What the library would have said, for clients that know its words only. */
+static enum refit_status nearest_status(int http)
+{
+    switch (http) {
+    case 404: return REFIT_NOT_FOUND;
+    case 408: return REFIT_TIMEOUT;
+    case 500: return REFIT_SYSTEM;
+    case 503: return REFIT_BUSY;
+    case 507: return REFIT_NO_MEMORY;
+    default: return REFIT_INVALID;
+    }
+}
+
 void refit_reply_problem(struct refit_reply *reply, int status, const char *type, const char *format, ...)
 {
     char detail[512];
@@ -130,8 +143,12 @@ void refit_reply_problem(struct refit_reply *reply, int status, const char *type
     vsnprintf(detail, sizeof detail, format, args);
     va_end(args);
     json_t *body = problem(status, type, refit_http_reason(status), detail);
-    if (body)
-        json_object_set_new(body, "retryable", json_boolean(status == 503 || status == 408));
+    enum refit_status nearest = nearest_status(status);
+    if (body) {
+        json_object_set_new(body, "refit_status", json_string(refit_status_name(nearest)));
+        json_object_set_new(body, "action", json_string(refit_status_action(nearest)));
+        json_object_set_new(body, "retryable", json_boolean(refit_health_is_retryable(nearest)));
+    }
     if (status == 503)
         refit_reply_header(reply, "Retry-After", "1");
     reply_typed(reply, status, "application/problem+json", body);
