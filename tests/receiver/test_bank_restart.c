@@ -119,6 +119,46 @@ static void steps_go_on_while_refitd_is_killed_again_and_again(void **state)
     }
 }
 
+/* Wherever the kill hits, from the first byte filled to the last line of the state file. */
+static void a_kill_anywhere_in_a_refit_tears_nothing(void **state)
+{
+    struct bank_world *world = *state;
+    unsigned long seen[3], attempted = 1, now = 0, taken = 0;
+    uint64_t seed = 0;
+    const char *given = getenv("REFIT_SEED");
+    refit_io_random(&seed, sizeof seed);
+    seed = given ? strtoull(given, NULL, 0) : seed;
+    print_message("REFIT_SEED=%#llx\n", (unsigned long long)seed);
+    srand48((long)seed);
+    start_replica(world, 2, 3, "uid");
+    put(world, 1);
+    for (uint32_t rank = 2; rank-- > 0;)
+        assert_int_equal(command(world, rank, "run"), REFIT_OK);
+    for (int round = 0; round < 25; round++) {
+        char text[32];
+        unsigned long before = now;
+        snprintf(text, sizeof text, "put %lu", ++attempted);
+        tell_process(world, BANK, text);
+        for (long jitter = lrand48() % 8000; jitter > 0; jitter--)
+            assert_int_equal(command(world, 1, "hooks"), REFIT_OK);
+        restart_bank(world, 2, 3, "uid");
+        await_answer(world, BANK, "snapshot", "attached=2 adopting=0");
+        assert_int_equal(sscanf(world->answer, "active=%lu", &now), 1);
+        assert_true(now == attempted || (now >= 1 && now >= before));
+        taken += now == attempted;
+    }
+    print_message("%lu of 25 refits took place\n", taken);
+    put(world, ++attempted);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        assert_int_equal(command(world, rank, "halt"), REFIT_OK);
+        assert_int_equal(sscanf(world->answer, "%lu %lu %lu", &seen[0], &seen[1], &seen[2]), 3);
+        assert_true(seen[0] > 0);
+        assert_int_equal(seen[1], 0);
+        assert_int_equal(seen[2], 0);
+    }
+    assert_reads(world, 0, attempted);
+}
+
 static void filling_and_staged_slots_are_not_taken_for_versions(void **state)
 {
     struct bank_world *world = *state;
@@ -251,6 +291,7 @@ int main(void)
         TEST(slots_are_taken_back_under_uid),
         TEST(slots_are_taken_back_under_seal),
         TEST(steps_go_on_while_refitd_is_killed_again_and_again),
+        TEST(a_kill_anywhere_in_a_refit_tears_nothing),
         TEST(filling_and_staged_slots_are_not_taken_for_versions),
         TEST(a_crash_after_the_flip_finds_the_new_version_committed),
         TEST(a_crash_before_the_flip_finds_the_old_version_active),
