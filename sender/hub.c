@@ -320,6 +320,8 @@ enum refit_status refit_hub_add(struct refit_hub *hub, int fd, size_t *link, str
 void refit_hub_trust(struct refit_hub *hub, size_t index)
 {
     struct link *link = &hub->links[index];
+    if (atomic_load_explicit(&link->state, memory_order_relaxed) != LINK_STRANGER)
+        return; /* rank 0's link to itself was trusted from the start */
     link->in.max_bytes = FRAME_HEADER + hub->config.frame_max;
     atomic_store_explicit(&link->state, LINK_TRUSTED, memory_order_release);
     hub->strangers--;

@@ -40,7 +40,7 @@ void refit_hub_stop(struct refit_hub *hub);
 
 /* A connected socket, owned by the hub from now on (also on an error), trusted at once. */
 REFIT_MUST_CHECK enum refit_status refit_hub_add(struct refit_hub *hub, int fd, size_t *link, struct refit_error *err);
-/* From `frame` only. */
+/* From `frame` only; nothing happens to a link that is trusted already. */
 void refit_hub_trust(struct refit_hub *hub, size_t link);
 /* Any thread; frames of different callers don't mix. REFIT_PEER: the link is lost. */
 REFIT_MUST_CHECK enum refit_status refit_hub_send(struct refit_hub *hub, size_t link, uint8_t type, const void *body,
