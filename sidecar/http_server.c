@@ -172,7 +172,7 @@ bool refit_exchange_write(struct refit_exchange *exchange, const void *data, siz
     size_t waiting = evbuffer_get_length(out);
     if (waiting + len > STREAM_BACKLOG)
         return false;
-    if (waiting == 0) /* from here on the client has answer_ms to take it all */
+    if (!evtimer_pending(c->timer, NULL)) /* from here on the client has answer_ms to take it all */
         set_timer(c, c->server->config.answer_ms);
     return evbuffer_add(out, data, len) == 0;
 }
@@ -416,6 +416,19 @@ static struct connection *connection_new(struct refit_httpd *server, evutil_sock
     return c;
 }
 
+/* Drops the oldest connection that has not sent a whole head: whoever holds connections open must not keep a probe out.
+ */
+static bool make_room(struct refit_httpd *server)
+{
+    struct connection *oldest = NULL;
+    for (struct connection *c = server->connections; c; c = c->next)
+        if (c->state == STATE_IDLE || c->state == STATE_HEAD)
+            oldest = c;
+    if (oldest)
+        connection_free(oldest);
+    return oldest != NULL;
+}
+
 static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struct sockaddr *peer, int peer_len,
                       void *context)
 {
@@ -423,9 +436,9 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
     int on = 1;
     (void)listener;
     (void)peer_len;
-    if (server->count >= server->config.connections_max) {
-        refit_log(REFIT_LOG_WARN, "%s: connection refused, %u are open: max=%u", server->config.name, server->count,
-                  server->config.connections_max);
+    if (server->count >= server->config.connections_max && !make_room(server)) {
+        refit_log(REFIT_LOG_WARN, "%s: connection refused, %u are being answered: max=%u", server->config.name,
+                  server->count, server->config.connections_max);
         evutil_closesocket(fd);
         return;
     }

@@ -47,6 +47,7 @@ struct refit_routes {
 /* A request on its way through a worker. */
 struct work {
     struct refit_job job;
+    struct refit_sidecar *sidecar;
     struct refit_exchange *exchange;
     const struct refit_route *route;
     struct refit_call call;
@@ -160,8 +161,10 @@ static void run_work(struct refit_job *job)
 static void finish_work(struct refit_job *job)
 {
     struct work *work = (struct work *)job;
+    struct refit_sidecar *sidecar = work->sidecar;
     refit_exchange_reply(work->exchange, &work->reply);
     free(work);
+    refit_sidecar_landed(sidecar);
 }
 
 static void submit(struct refit_sidecar *sidecar, const struct refit_route *route, const struct refit_call *call,
@@ -176,11 +179,13 @@ static void submit(struct refit_sidecar *sidecar, const struct refit_route *rout
         return;
     }
     work->job = (struct refit_job){.run = run_work, .done = finish_work};
+    work->sidecar = sidecar;
     work->exchange = exchange;
     work->route = route;
     work->call = *call;
     work->call.sidecar = NULL;
     refit_reply_init(&work->reply);
+    sidecar->in_flight++;
     refit_workers_submit(sidecar->workers, &work->job);
 }
 

@@ -324,6 +324,22 @@ static void close_receiver(struct refit_sidecar *sidecar, struct refit_receiver 
         event_base_loopbreak(sidecar->base); /* the process ends anyway; the kernel closes what is open */
 }
 
+/* The receiver is closed when no worker uses it any more. */
+static void close_when_free(struct refit_sidecar *sidecar)
+{
+    struct refit_receiver *receiver = sidecar->leaving;
+    if (!receiver || sidecar->in_flight)
+        return;
+    sidecar->leaving = NULL;
+    close_receiver(sidecar, receiver);
+}
+
+void refit_sidecar_landed(struct refit_sidecar *sidecar)
+{
+    sidecar->in_flight--;
+    close_when_free(sidecar);
+}
+
 /* --- signals ------------------------------------------------------------------------------------------------------ */
 
 /* Something does not end in time: leave it to the kernel. Slots stay mapped in the engines, as after any other end. */
@@ -348,7 +364,8 @@ static void drain(struct refit_sidecar *sidecar, int number)
     sidecar->receiver = NULL;
     if (receiver) {
         refit_watch_serve(sidecar); /* ends those who wait */
-        close_receiver(sidecar, receiver);
+        sidecar->leaving = receiver;
+        close_when_free(sidecar);
     } else if (sidecar->opening) {
         /* Reserving can't be interrupted, and nothing is served yet that could be lost. */
         refit_log(REFIT_LOG_INFO, "stopped before the capacity was reserved");

@@ -35,6 +35,8 @@ struct refit_sidecar {
     struct refit_receiver *receiver; /* NULL until it is open and again while it closes */
     struct refit_layout *layout;     /* of --layout */
     uint16_t data_port;
+    unsigned in_flight;             /* requests on workers, which use the receiver */
+    struct refit_receiver *leaving; /* to be closed when those have ended */
 
     int wake_fd, signal_fd;
     struct event *wake, *signal, *tick, *settle, *drain;
@@ -62,6 +64,8 @@ struct refit_snapshots {
     struct refit_session_snapshot session;
     struct refit_health_view view; /* points at the two above */
 };
+/* A request left its worker. */
+void refit_sidecar_landed(struct refit_sidecar *sidecar);
 void refit_sidecar_look(struct refit_sidecar *sidecar, struct refit_snapshots *out);
 
 /* The first weights, from --initial-checkpoint. Called whenever something changed. */

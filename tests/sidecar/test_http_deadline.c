@@ -102,13 +102,35 @@ static void a_body_that_trickles_in_ends_at_the_deadline(void **state)
     trickle_until_answered("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n", "x");
 }
 
-static void connections_past_the_limit_are_closed(void **state)
+/* Runs the loop until there is something to read from `fd`, or its end. */
+static void run_until_readable(int fd)
 {
-    int second = http_connect(refit_httpd_port(server)), third = http_connect(refit_httpd_port(server));
-    struct event *reader = event_new(base, third, EV_READ, on_answer, NULL);
+    struct event *reader = event_new(base, fd, EV_READ, on_answer, NULL);
     event_add(reader, NULL);
     event_base_dispatch(base);
     event_free(reader);
+}
+
+static void idle_connections_give_way_to_a_new_one(void **state)
+{
+    int second = http_connect(refit_httpd_port(server)), third = http_connect(refit_httpd_port(server));
+    run_until_readable(client);
+    assert_true(http_closed(client));
+    assert_int_equal(refit_httpd_connections(server), 2);
+    close(second);
+    close(third);
+}
+
+static void connections_that_are_answered_do_not_give_way(void **state)
+{
+    const char *body = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\nExpect: 100-continue\r\n\r\n";
+    int second = http_connect(refit_httpd_port(server));
+    http_send(client, body, strlen(body));
+    run_until_readable(client);
+    http_send(second, body, strlen(body));
+    run_until_readable(second);
+    int third = http_connect(refit_httpd_port(server));
+    run_until_readable(third);
     assert_true(http_closed(third));
     assert_int_equal(refit_httpd_connections(server), 2);
     close(second);
@@ -120,7 +142,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_head_that_trickles_in_ends_at_the_deadline, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_body_that_trickles_in_ends_at_the_deadline, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(connections_past_the_limit_are_closed, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(idle_connections_give_way_to_a_new_one, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(connections_that_are_answered_do_not_give_way, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

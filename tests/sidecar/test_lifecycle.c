@@ -46,14 +46,60 @@ static void sigterm_right_after_the_start_is_not_lost(void **state)
     }
 }
 
-static void sigterm_ends_waiting_clients(void **state)
+/* A barrier refit of a checkpoint, staged; its sequence then. */
+static long long stage(char id[static 64])
 {
-    static const char *const args[] = {"--slots", "2", NULL};
+    char path[128];
     refitd_checkpoint(&refitd, "one.safetensors", 1);
-    refitd_start(&refitd, args);
-    json_decref(http_json(refitd.control, "POST", "/refit",
-                          "{\"version\":1,\"checkpoint\":\"one.safetensors\",\"commit\":\"barrier\"}", 202));
-    refitd_stop(&refitd);
+    json_t *state = http_json(refitd.control, "POST", "/refit",
+                              "{\"version\":1,\"checkpoint\":\"one.safetensors\",\"commit\":\"barrier\"}", 202);
+    snprintf(id, 64, "%s", json_string_value(json_object_get(state, "id")));
+    snprintf(path, sizeof path, "/refit/%s", id);
+    for (;;) {
+        json_decref(state);
+        state = http_json(refitd.control, "GET", path, NULL, 200);
+        long long sequence = (long long)json_integer_value(json_object_get(state, "sequence"));
+        bool staged = strcmp(json_string_value(json_object_get(state, "phase")), "staged") == 0;
+        assert_false(json_is_true(json_object_get(state, "terminal")));
+        if (staged) {
+            json_decref(state);
+            return sequence;
+        }
+        snprintf(path, sizeof path, "/refit/%s?after=%lld&wait_ms=30000", id, sequence);
+    }
+}
+
+static void sigterm_ends_those_who_wait(void **state)
+{
+    char id[64], request[256], line[8192];
+    refitd_start(&refitd, NULL);
+    long long sequence = stage(id);
+    int events = http_connect(refitd.control), poll = http_connect(refitd.control);
+    int len = snprintf(request, sizeof request, "GET /refit/%s/events HTTP/1.1\r\nHost: a\r\n\r\n", id);
+    http_send(events, request, (size_t)len);
+    http_receive_head(events, &answer);
+    len = snprintf(request, sizeof request, "GET /refit/%s?after=%lld&wait_ms=30000 HTTP/1.1\r\nHost: a\r\n\r\n", id,
+                   sequence);
+    http_send(poll, request, (size_t)len);
+    assert_int_equal(kill(refitd.pid, SIGTERM), 0);
+    /* Aborted, or too late: the signal and the request race. */
+    http_receive(poll, &answer);
+    assert_true(answer.status == 409 || answer.status == 503);
+    while (http_line(events, line, sizeof line))
+        ;
+    close(poll);
+    close(events);
+    assert_int_equal(refitd_wait(&refitd), 0);
+}
+
+static void sigterm_while_a_body_comes_in_does_not_wait_for_it(void **state)
+{
+    const char *part = "PUT /v1/sources/0 HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nx";
+    refitd_start(&refitd, NULL);
+    int fd = http_connect(refitd.control);
+    http_send(fd, part, strlen(part));
+    assert_int_equal(refitd_stop(&refitd), 0);
+    close(fd);
 }
 
 static void the_ports_file_names_the_ports(void **state)
@@ -165,15 +211,11 @@ static void a_restart_is_another_instance(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(sigterm_ends_an_idle_refitd),
-        TEST(sigterm_right_after_the_start_is_not_lost),
-        TEST(sigterm_ends_waiting_clients),
-        TEST(the_ports_file_names_the_ports),
-        TEST(probes_tell_three_truths),
-        TEST(initial_weights_are_loaded),
-        TEST(initial_weights_that_come_late_are_waited_for),
-        TEST(a_start_that_fails_says_why),
-        TEST(a_port_in_use_is_named),
+        TEST(sigterm_ends_an_idle_refitd),    TEST(sigterm_right_after_the_start_is_not_lost),
+        TEST(sigterm_ends_those_who_wait),    TEST(sigterm_while_a_body_comes_in_does_not_wait_for_it),
+        TEST(the_ports_file_names_the_ports), TEST(probes_tell_three_truths),
+        TEST(initial_weights_are_loaded),     TEST(initial_weights_that_come_late_are_waited_for),
+        TEST(a_start_that_fails_says_why),    TEST(a_port_in_use_is_named),
         TEST(a_restart_is_another_instance),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
