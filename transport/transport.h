@@ -85,7 +85,8 @@ struct refit_transport {
     /* Receiver: how holders reach it; a small JSON object. */
     enum refit_status (*card)(struct refit_endpoint *endpoint, json_t **out, struct refit_error *err);
     /* Holder: dial the receiver of `card`, prove the token, offer edges (their digests are compared). From then on
-     * the endpoint's threads serve grants until the receiver ends it, abort or close. */
+     * the endpoint's threads serve grants until the receiver ends it, abort or close. May be called again once all its
+     * connections are lost (what was tallied stays tallied); REFIT_CONFLICT before. A refusal is the receiver's error. */
     enum refit_status (*connect)(struct refit_endpoint *endpoint, const json_t *card, struct refit_deadline deadline,
                                  struct refit_error *err);
     /* Receiver: grant one batch. REFIT_BUSY: the queue of that edge is full, poll first. REFIT_NOT_FOUND: its holder
