@@ -116,15 +116,14 @@ static void make_instance(struct refit_receiver *receiver)
              (unsigned long long)random[1]);
 }
 
-/* "data.sock" beside the engines' socket, unless configured. */
+/* Beside the engines' socket and named after it, unless configured: replicas may share a directory. */
 static enum refit_status start_listener(struct refit_receiver *receiver, const struct refit_receiver_config *config,
                                         struct refit_error *err)
 {
     struct refit_listener_config listener = config->listener;
-    const char *socket = config->bank.socket_path, *slash = strrchr(socket, '/');
+    const char *socket = config->bank.socket_path;
     char path[4096];
-    int len = snprintf(path, sizeof path, "%.*sdata.sock", slash ? (int)(slash - socket) + 1 : 0, socket);
-    if (len >= (int)sizeof path)
+    if (snprintf(path, sizeof path, "%s.data", socket) >= (int)sizeof path)
         return refit_fail(err, REFIT_INVALID, "socket path is too long: %.80s...", socket);
     if (!listener.local_path)
         listener.local_path = path;

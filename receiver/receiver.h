@@ -24,7 +24,7 @@
 
 struct refit_receiver_config {
     struct refit_bank_config bank;
-    struct refit_listener_config listener; /* local_path NULL: "<socket dir>/data.sock" */
+    struct refit_listener_config listener; /* local_path NULL: the bank's socket_path + ".data" */
     const char *checkpoint_root;   /* POST /refit may name checkpoints below it; NULL: none */
     unsigned streams;              /* tcp connections per holder; 0: 2 */
     uint64_t rate_bytes_per_s;     /* 0: unlimited */
