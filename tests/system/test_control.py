@@ -118,7 +118,7 @@ class Control(SystemTest):
         epoch = self.epoch()
         digest = self.put_source()
         good = {"version": 2, "epoch": epoch, "publish_id": "p", "source": digest, "transport": "tcp"}
-        for change in ({"version": "x"}, {"version": -1}, {"version": 1.5}, {"version": 1 << 70}, {"epoch": "1"},
+        for change in ({"version": "x"}, {"version": -1}, {"version": 1.5}, {"version": 1 << 70}, {"epoch": "one"},
                        {"unknown": 1}, {"kv": "maybe"}, {"commit": "never"}, {"deadline_ms": -5}, {"deadline_ms": 1 << 62},
                        {"transport": "pigeon"}, {"label": "x" * 500}, {"publish_id": ""}, {"source": "abc"}, {"digest": "zz"}):
             status, problem = self.a.call("POST", "/refit", {**good, **change})

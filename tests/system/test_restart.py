@@ -90,7 +90,7 @@ class Restart(SystemTest):
         if mounted.returncode != 0:
             self.skipTest("tmpfs can't be mounted here")
         try:
-            replica = self.replica("a", engine_layout(1), "--state", os.path.join(small, "state"))
+            replica = self.replica("a", engine_layout(1), "--state-file", os.path.join(small, "state"))
             self.succeeds(replica, 1)
             with open(os.path.join(small, "ballast"), "wb", buffering=0) as ballast:
                 try:
