@@ -110,8 +110,9 @@ static int parse_request_line(struct slice line, struct refit_http_head *out, st
         *why = "unknown method";
         return 501;
     }
+    bool visible = all_visible(target);
     target = without_authority(target);
-    if (target.len == 0 || target.at[0] != '/' || !all_visible(target) || memchr(target.at, '#', target.len)) {
+    if (target.len == 0 || target.at[0] != '/' || !visible || memchr(target.at, '#', target.len)) {
         *why = "malformed request target: expected a path that begins with '/'";
         return 400;
     }

@@ -84,8 +84,9 @@ static void note_active(struct refit_sidecar *sidecar, const struct refit_snapsh
     if (version->version == sidecar->active_version && strcmp(version->digest, sidecar->active_digest) == 0)
         return;
     refit_audit(now->receiver.lead[0] ? now->receiver.lead : "-",
-                "change=swap from=%" PRIu64 " to=%" PRIu64 " label=%s digest=%s refit=%s", sidecar->active_version,
-                version->version, version->label, version->digest, now->receiver.session);
+                "change=%s from=%" PRIu64 " to=%" PRIu64 " label=%s digest=%s refit=%s",
+                now->receiver.session[0] ? "swap" : "adopt", sidecar->active_version, version->version, version->label,
+                version->digest, now->receiver.session);
     sidecar->active_version = version->version;
     memcpy(sidecar->active_digest, version->digest, sizeof sidecar->active_digest);
 }

@@ -12,7 +12,7 @@ struct queue {
 struct refit_workers {
     pthread_mutex_t lock;
     pthread_cond_t filled;
-    struct queue todo, finished;
+    struct queue queued, finished;
     bool stopping;
     unsigned count;
     void (*wake)(void *context);
@@ -43,7 +43,7 @@ static void *work(void *context)
     struct refit_workers *workers = context;
     pthread_mutex_lock(&workers->lock);
     for (;;) {
-        struct refit_job *job = pop(&workers->todo);
+        struct refit_job *job = pop(&workers->queued);
         if (!job && workers->stopping)
             break;
         if (!job) {
@@ -68,7 +68,7 @@ enum refit_status refit_workers_start(unsigned threads, void (*wake)(void *conte
         return refit_fail_alloc(err, "worker threads", sizeof *workers);
     pthread_mutex_init(&workers->lock, NULL);
     pthread_cond_init(&workers->filled, NULL);
-    workers->todo.last = &workers->todo.first;
+    workers->queued.last = &workers->queued.first;
     workers->finished.last = &workers->finished.first;
     workers->wake = wake;
     workers->context = context;
@@ -86,7 +86,7 @@ enum refit_status refit_workers_start(unsigned threads, void (*wake)(void *conte
 void refit_workers_submit(struct refit_workers *workers, struct refit_job *job)
 {
     pthread_mutex_lock(&workers->lock);
-    push(&workers->todo, job);
+    push(&workers->queued, job);
     pthread_cond_signal(&workers->filled);
     pthread_mutex_unlock(&workers->lock);
 }

@@ -5,6 +5,7 @@
 #include "refitd.h"
 
 #include <refit/engine.h>
+#include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -119,6 +120,21 @@ static void curl_alone_reloads_a_pod(void **state)
     assert_int_equal(refit_engine_acquire(engine, REFIT_LATEST, &pin), REFIT_OK);
     assert_int_equal(pin.version, 1);
     refit_engine_release(engine, &pin);
+}
+
+static void a_restarted_refitd_takes_its_slots_back(void **state)
+{
+    struct refit_pin pin;
+    load(7, "one.safetensors");
+    assert_int_equal(refit_engine_wait(engine, REFITD_WAIT_MS, NULL), REFIT_OK);
+    assert_int_equal(refit_engine_acquire(engine, REFIT_LATEST, &pin), REFIT_OK);
+    assert_int_equal(kill(refitd.pid, SIGKILL), 0);
+    assert_int_equal(refitd_wait(&refitd), 128 + SIGKILL);
+    refitd_start(&refitd, NULL);
+    refitd_expect_log(&refitd, "change=adopt from=0 to=7 label=v7", NULL, 0);
+    json_decref(http_json(refitd.admin, "GET", "/readyz", NULL, 200));
+    refit_engine_release(engine, &pin);
+    load(8, "two.safetensors");
 }
 
 static void rollback_holds_until_release(void **state)
@@ -342,6 +358,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(curl_alone_reloads_a_pod),
+        TEST(a_restarted_refitd_takes_its_slots_back),
         TEST(rollback_holds_until_release),
         TEST(a_staged_refit_is_committed_by_barrier),
         TEST(another_digest_at_commit_aborts),
