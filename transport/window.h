@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Helpers on windows of an edge stream (layouts/plan.h) that are moved piece by piece.
+ * Functions on windows of an edge stream (layouts/plan.h) that are moved piece by piece.
  */
 #ifndef REFIT_TRANSPORT_WINDOW_H
 #define REFIT_TRANSPORT_WINDOW_H
