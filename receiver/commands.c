@@ -189,7 +189,11 @@ static enum refit_status find_or_start(struct refit_receiver *receiver, const st
     }
     *out = find_same(receiver, request);
     *existing = *out != NULL;
-    return *existing ? check_same(*out, request, err) : start(receiver, request, bank, out, err);
+    enum refit_status status = *existing ? check_same(*out, request, err) : start(receiver, request, bank, out, err);
+    /* Refused for what is the case here: its lead has nothing under way, so that another may follow it. */
+    if (status == REFIT_CONFLICT && request->epoch != 0)
+        receiver->leads.heard_ns = 0;
+    return status;
 }
 
 /* --- public ----------------------------------------------------------------------------------------------------- */

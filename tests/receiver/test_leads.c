@@ -84,6 +84,17 @@ static void lead_whose_refit_ended_may_be_followed(void **state)
     assert_int_equal(lead("another", false), 2);
 }
 
+static void lead_whose_publish_was_refused_may_be_followed(void **state)
+{
+    struct refit_ticket ticket;
+    struct refit_error err;
+    world_publish(&world, 5, 1, "tcp");
+    world_lead(&world);
+    struct refit_request request = world_request(&world, 4, "older");
+    assert_int_equal(refit_receiver_begin(world.receiver, &request, &ticket, &err), REFIT_CONFLICT);
+    assert_int_equal(lead("another", false), world.epoch + 1);
+}
+
 static void lead_whose_refit_runs_is_alive(void **state)
 {
     refit_receiver_close(world.receiver);
@@ -175,6 +186,7 @@ int main(void)
         TEST(bad_names_are_refused),
         TEST(silent_lead_may_be_replaced),
         TEST(lead_whose_refit_ended_may_be_followed),
+        TEST(lead_whose_publish_was_refused_may_be_followed),
         TEST(lead_whose_refit_runs_is_alive),
         TEST(new_epoch_ends_refits_of_older_ones),
         TEST(epoch_that_was_not_issued_is_stale),
