@@ -347,6 +347,15 @@ static void give_back(struct work *work)
     refit_checkpoint_forget(&work->place);
 }
 
+/* Whoever lost patience wants to know with whom. */
+static void name_the_pin(struct refit_session *session)
+{
+    size_t used = strlen(session->error.text);
+    snprintf(session->error.text + used, sizeof session->error.text - used,
+             "; it waited for rank %" PRIu32 " (%s), which pins version %" PRIu64, session->waiting.rank,
+             session->waiting.label, session->waiting.version);
+}
+
 static void record_abort(struct refit_session *session, const struct refit_error *error)
 {
     struct refit_receiver *receiver = session->receiver;
@@ -354,6 +363,8 @@ static void record_abort(struct refit_session *session, const struct refit_error
     bool cancelled = atomic_load_explicit(&session->cancel, memory_order_relaxed);
     session->error = cancelled ? session->why : *error;
     session->failed_in = session->phase;
+    if (cancelled && session->phase == REFIT_PHASE_WAITING_FOR_READERS)
+        name_the_pin(session);
     refit_session_set_phase(session, REFIT_PHASE_ABORTED);
     receiver->aborted++;
     receiver->superseded += session->superseded;

@@ -196,6 +196,7 @@ static void abort_while_waiting(void **state)
     struct refit_session_snapshot end = world_wait_aborted(&world, ticket.id, REFIT_ABORTED);
     assert_int_equal(end.failed_in, REFIT_PHASE_WAITING_FOR_READERS);
     assert_non_null(strstr(end.error.text, "enough"));
+    assert_non_null(strstr(end.error.text, "reader"));
     ticket_release(&ticket);
     world_assert_served(&world);
     refit_engine_release(engines[0], &pin);
