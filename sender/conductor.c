@@ -4,9 +4,11 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "sender/agree.h"
 #include "sender/replica.h"
 
 #define TELL_MS 10000
+#define GRACE_MS 250 /* staged replicas wait for those that still work: this, or a tenth of the time so far */
 
 static void start_followers(struct refit_lead *lead)
 {
@@ -38,61 +40,24 @@ static bool all_drained(const struct refit_lead *lead)
     return true;
 }
 
-static bool all_at_barrier(const struct refit_lead *lead)
+/* When the barrier opens: at once when nobody works any more, else a while after the first is staged; INT64_MAX when
+ * neither is in sight. */
+static int64_t barrier_opens_ns(const struct refit_lead *lead)
 {
-    for (size_t i = 0; i < lead->replica_count; i++)
-        if (lead->replicas[i].stage == REFIT_REPLICA_WORKING)
-            return false;
-    return true;
-}
-
-/* Followers keep their deadlines themselves, so these waits need none. */
-static void wait_until(struct refit_lead *lead, bool (*reached)(const struct refit_lead *lead))
-{
-    pthread_mutex_lock(&lead->lock);
-    while (!reached(lead))
-        pthread_cond_wait(&lead->changed, &lead->lock);
-    pthread_mutex_unlock(&lead->lock);
-}
-
-/* ---- did all get the same bytes? ---- */
-
-/* A source that is written during the publish can give each replica whole, verified, different bytes. */
-static enum refit_status compare(const struct refit_replica *a, const struct refit_replica *b, struct refit_error *err)
-{
-    struct refit_tensor tensor;
-    bool same_layout = strcmp(refit_layout_digest(a->layout), refit_layout_digest(b->layout)) == 0;
-    for (uint32_t i = 0; i < refit_layout_tensor_count(a->layout); i++) {
-        uint32_t other = i;
-        if (!same_layout) {
-            refit_layout_tensor(a->layout, i, &tensor);
-            if (!refit_layout_find(b->layout, tensor.name, &other))
-                continue;
-        }
-        if (refit_digest_equal(refit_tally_get(a->tally, i), refit_tally_get(b->tally, other)))
-            continue;
-        refit_layout_tensor(a->layout, i, &tensor);
-        return refit_fail(err, REFIT_CORRUPT, "%s and %s were sent different bytes of tensor %s: it was written while it "
-                          "was being published; keep the memory unchanged until the sources are free", a->report.url,
-                          b->report.url, tensor.name);
-    }
-    return REFIT_OK;
-}
-
-static enum refit_status compare_all(const struct refit_lead *lead, struct refit_error *err)
-{
-    const struct refit_replica *first = NULL;
+    bool working = false;
+    int64_t first_ns = INT64_MAX, grace_ns = (int64_t)GRACE_MS * 1000000;
     for (size_t i = 0; i < lead->replica_count; i++) {
         const struct refit_replica *replica = &lead->replicas[i];
-        if (replica->stage != REFIT_REPLICA_STAGED)
-            continue;
-        enum refit_status status = first ? compare(first, replica, err) : REFIT_OK;
-        if (status != REFIT_OK)
-            return status;
-        if (!first)
-            first = replica;
+        working |= replica->stage == REFIT_REPLICA_WORKING;
+        if (replica->stage == REFIT_REPLICA_STAGED && replica->staged_ns < first_ns)
+            first_ns = replica->staged_ns;
     }
-    return REFIT_OK;
+    if (!working)
+        return 0;
+    if (first_ns == INT64_MAX)
+        return INT64_MAX;
+    int64_t tenth_ns = (first_ns - lead->begun_ns) / 10;
+    return first_ns + (tenth_ns > grace_ns ? tenth_ns : grace_ns);
 }
 
 /* ---- the decision ---- */
@@ -102,7 +67,7 @@ static void decide(struct refit_lead *lead)
     struct refit_error err = {0};
     enum refit_verdict verdict = lead->publish.stage_only ? REFIT_VERDICT_KEEP : REFIT_VERDICT_COMMIT;
     pthread_mutex_lock(&lead->lock);
-    if (compare_all(lead, &err) != REFIT_OK)
+    if (refit_agree_all(lead, &err) != REFIT_OK)
         verdict = REFIT_VERDICT_ABORT;
     if (lead->cancelled) {
         refit_fail(&err, REFIT_ABORTED, "the sender was closed");
@@ -164,17 +129,46 @@ static void send_report(struct refit_lead *lead, double sources_free_s)
     refit_report_release(&store);
 }
 
+static void free_sources(struct refit_lead *lead)
+{
+    struct refit_error err;
+    if (refit_ranks_broadcast(lead->ranks, REFIT_MESSAGE_FREE, NULL, 0, refit_deadline_in_ms(TELL_MS), &err) != REFIT_OK)
+        refit_log(REFIT_LOG_WARN, "a rank was not told that its memory is free: %s", err.text);
+}
+
+/* Followers keep their deadlines themselves, so this ends. Sources are free and the barrier opens in either order:
+ * a replica that hangs may still read the sources when the others commit. Returns when the sources were free. */
+static double direct(struct refit_lead *lead)
+{
+    bool freed = false, decided = false;
+    double sources_free_s = 0;
+    while (!freed || !decided) {
+        pthread_mutex_lock(&lead->lock);
+        int64_t opens_ns = decided ? INT64_MAX : barrier_opens_ns(lead);
+        bool drained = !freed && all_drained(lead), opened = opens_ns <= refit_clock_ns();
+        if (!drained && !opened) {
+            struct timespec until = refit_deadline_timespec((struct refit_deadline){.at_ns = opens_ns});
+            pthread_cond_timedwait(&lead->changed, &lead->lock, &until);
+        }
+        pthread_mutex_unlock(&lead->lock);
+        if (drained) {
+            sources_free_s = since_begin(lead);
+            free_sources(lead);
+            freed = true;
+        }
+        if (opened) {
+            decide(lead);
+            decided = true;
+        }
+    }
+    return sources_free_s;
+}
+
 void *refit_conductor_run(void *context)
 {
     struct refit_lead *lead = context;
-    struct refit_error err;
     start_followers(lead);
-    wait_until(lead, all_drained);
-    double sources_free_s = since_begin(lead);
-    if (refit_ranks_broadcast(lead->ranks, REFIT_MESSAGE_FREE, NULL, 0, refit_deadline_in_ms(TELL_MS), &err) != REFIT_OK)
-        refit_log(REFIT_LOG_WARN, "a rank was not told that its memory is free: %s", err.text);
-    wait_until(lead, all_at_barrier);
-    decide(lead);
+    double sources_free_s = direct(lead);
     join_followers(lead);
     send_report(lead, sources_free_s);
     return NULL;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "sender/agree.h"
 #include "sender/replica.h"
 #include "sender/serve.h"
 
@@ -363,6 +364,15 @@ static bool rank_failed(struct refit_replica *replica, struct refit_error *err)
     return err->status != REFIT_OK;
 }
 
+static enum refit_status say_what_it_waited_for(const struct refit_replica *replica, const struct refit_control_state *state,
+                                                struct refit_error *err)
+{
+    const char *why = state->waiting;
+    struct refit_error given_up = *err;
+    return refit_fail(err, given_up.status, "%s: %s; it was in phase %s%s%s", replica->control.url.text, given_up.text,
+                      refit_control_phase_name(state->phase), *why ? ": " : "", why);
+}
+
 static enum refit_status watch_until_staged(struct refit_replica *replica, struct refit_error *err)
 {
     struct refit_control_state state = {.sequence = UINT64_MAX};
@@ -376,7 +386,7 @@ static enum refit_status watch_until_staged(struct refit_replica *replica, struc
         if (state.sequence != UINT64_MAX && state.phase >= REFIT_CONTROL_STAGED)
             return REFIT_OK;
         if (refit_lead_given_up(replica->lead, err))
-            return err->status;
+            return say_what_it_waited_for(replica, &state, err);
         if (rank_failed(replica, &of_rank)) {
             int64_t now = refit_clock_ns();
             if (failed_since_ns == 0)
@@ -419,13 +429,25 @@ static enum refit_verdict wait_verdict_for(struct refit_replica *replica, int64_
     struct timespec until = refit_deadline_timespec(refit_deadline_in_ms(ms));
     bool late = false;
     pthread_mutex_lock(&lead->lock);
-    replica->stage = REFIT_REPLICA_STAGED;
-    pthread_cond_broadcast(&lead->changed);
+    if (replica->stage != REFIT_REPLICA_STAGED) {
+        replica->stage = REFIT_REPLICA_STAGED;
+        replica->staged_ns = refit_clock_ns();
+        pthread_cond_broadcast(&lead->changed);
+    }
     while (replica->verdict == REFIT_VERDICT_NONE && !late)
         late = pthread_cond_timedwait(&lead->changed, &lead->lock, &until) != 0;
     enum refit_verdict verdict = replica->verdict;
     pthread_mutex_unlock(&lead->lock);
     return verdict;
+}
+
+/* The barrier may have opened before this one was compared with the others. */
+static enum refit_status agree(const struct refit_replica *replica, struct refit_error *err)
+{
+    pthread_mutex_lock(&replica->lead->lock);
+    enum refit_status status = refit_agree_one(replica, err);
+    pthread_mutex_unlock(&replica->lead->lock);
+    return status;
 }
 
 static enum refit_status wait_verdict(struct refit_replica *replica, struct refit_error *err)
@@ -439,7 +461,7 @@ static enum refit_status wait_verdict(struct refit_replica *replica, struct refi
             return err->status;
         }
         if (verdict != REFIT_VERDICT_NONE)
-            return REFIT_OK;
+            return agree(replica, err);
         enum refit_status status = look(replica, -1, 0, &silent_since_ns, &state, err);
         if (status != REFIT_OK)
             return status;

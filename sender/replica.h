@@ -37,6 +37,7 @@ struct refit_replica {
     pthread_t thread;
     /* Under the lead's lock: */
     enum refit_replica_stage stage;
+    int64_t staged_ns; /* when it came to the barrier */
     enum refit_verdict verdict;
     struct refit_error verdict_error;
     bool drained;       /* no rank reads for it (any more) */

@@ -146,6 +146,8 @@ static size_t find_buffer(const struct binding *binding, const char *name)
 static enum refit_status bind_one(struct binding *binding, const struct refit_buffer *wanted)
 {
     size_t place = find_buffer(binding, wanted->name);
+    if (place == binding->count && wanted->bytes == 0)
+        return REFIT_OK; /* a rank that holds nothing of a tensor has nothing to give */
     if (place == binding->count)
         return refit_fail(binding->err, REFIT_INVALID, "buffer %s of rank %u is in the layout, but was not given",
                           wanted->name, binding->rank);

@@ -154,8 +154,17 @@ class Replica:
                 time.sleep(0.005)
         raise AssertionError(f"{self.name}: refit did not get there: {state}")
 
-    def wait_phase(self, *phases):
-        return self.wait_session(lambda state: state["phase"] in phases)
+    def wait_phase(self, *phases, version=None):
+        """The refit to `version` (or the latest) is in one of these phases; it must not have ended before."""
+        def reached(state):
+            mine = version in (None, state["version"])
+            if mine and state["terminal"] and state["phase"] not in phases:
+                raise AssertionError(f"{self.name}: ended before it was in {phases}: {state}")
+            return mine and state["phase"] in phases
+        return self.wait_session(reached)
+
+    def wait_end(self, version):
+        return self.wait_session(lambda state: state["version"] == version and state["terminal"])
 
     def wait_step(self, version):
         for reader in self.readers.values():

@@ -29,9 +29,9 @@ class Kills(SystemTest):
                 replica = self.replica(f"r{victim}", engine_layout(2), *SLOW)
                 self.succeeds(replica, 1)
                 ranks = self.publish(source_layout(), [2], [replica], wait=False)
-                replica.wait_phase("transfer")
+                replica.wait_phase("transfer", version=2)
                 ranks[victim].kill()
-                state = replica.wait_session(lambda s: s["terminal"])
+                state = replica.wait_end(2)
                 self.assertEqual(state["phase"], "aborted")
                 for rank in ranks:
                     rank.wait()
@@ -41,10 +41,10 @@ class Kills(SystemTest):
     def test_a_stopped_trainer_ends_its_refit_at_the_deadline(self):
         replica = self.begin(*SLOW)
         ranks = self.publish(source_layout(), [2], [replica], "deadline=2500", wait=False)
-        replica.wait_phase("transfer")
+        replica.wait_phase("transfer", version=2)
         for rank in ranks:
             rank.kill(signal.SIGSTOP)
-        state = replica.wait_session(lambda s: s["terminal"])
+        state = replica.wait_end(2)
         self.assertEqual((state["phase"], state["error"]["status"]), ("aborted", "timeout"))
         self.still_serves(replica, 1)
         for rank in ranks:
@@ -55,11 +55,11 @@ class Kills(SystemTest):
     def test_the_lead_dies_between_staged_and_commit(self):
         replica = self.begin(reader_options=["prepare-ms=700"])
         ranks = self.publish(source_layout(), [2], [replica], wait=False)
-        replica.wait_phase("prepare")
+        replica.wait_phase("prepare", version=2)
         ranks[0].kill()
-        replica.wait_phase("staged")
+        replica.wait_phase("staged", version=2)
         self.still_serves(replica, 1)
-        state = replica.wait_session(lambda s: s["terminal"])  # by its time to live
+        state = replica.wait_end(2)  # by its time to live
         self.assertEqual(state["phase"], "aborted")
         ranks[1].wait()
         self.still_serves(replica, 1)
@@ -71,7 +71,7 @@ class Kills(SystemTest):
                 replica = self.replica(f"e{victim}", engine_layout(2), *SLOW)
                 self.succeeds(replica, 1)
                 ranks = self.publish(source_layout(), [2], [replica], wait=False)
-                replica.wait_phase("transfer")
+                replica.wait_phase("transfer", version=2)
                 replica.readers[victim].kill()
                 replica.readers[victim].wait()
                 replica.start_readers(victim)
@@ -84,7 +84,7 @@ class Kills(SystemTest):
     def test_an_engine_rank_dies_in_prepare(self):
         replica = self.begin(reader_options=["prepare-ms=800"])
         ranks = self.publish(source_layout(), [2], [replica], wait=False)
-        replica.wait_phase("prepare")
+        replica.wait_phase("prepare", version=2)
         replica.readers[1].kill()
         replica.readers[1].wait()
         for rank in ranks:
@@ -98,7 +98,7 @@ class Kills(SystemTest):
             replica.readers[victim].kill()
             replica.readers[victim].wait()
             replica.start_readers(victim)
-            replica.readers[victim].wait_line("step 1 ")
+            replica.readers[victim].wait_line(f"step {1 + victim} ")
             self.succeeds(replica, 2 + victim)
 
     def test_dead_readers_pins_do_not_keep_a_slot(self):
@@ -116,14 +116,13 @@ class Kills(SystemTest):
                 replica = self.replica(f"d-{phase}", engine_layout(2), *options, reader_options=reader_options)
                 self.succeeds(replica, 1)
                 ranks = self.publish(source_layout(), [2], [replica], "deadline=8000", wait=False)
-                replica.wait_phase(phase)
+                replica.wait_phase(phase, version=2)
                 replica.refitd.kill()
                 replica.refitd.wait()
                 replica.start()
                 for rank in ranks:
                     rank.wait()
                 self.assertTrue(ranks[0].lines[0].startswith("failed 2 "), ranks[0].lines)
-                replica.wait_session(lambda s: True) if replica.call("GET", "/refit")[0] == 200 else None
                 self.wait_active(replica, 1)
                 self.succeeds(replica, 3)
 
@@ -137,6 +136,7 @@ class Kills(SystemTest):
 
     def test_one_dead_replica_does_not_hold_up_another(self):
         replica, dead = self.begin(), self.replica("dead", engine_layout(1))
+        self.succeeds(dead, 1)
         dead.refitd.kill()
         dead.refitd.wait()
         lines = self.publish(source_layout(), [2], [replica, dead], "deadline=6000")
