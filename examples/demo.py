@@ -27,6 +27,7 @@ SEED = 2026
 PROMPTS = [[101, 7592, 2088, 102], [101, 2023, 2003, 1037, 6251, 2055, 15536, 102], [101, 4937, 102],
            [101, 3899, 2015, 2024, 3048, 2005, 2748, 102]]
 STEP_DEADLINE = 60
+ANSWERS = 100  # per replica and version, before the next step
 
 
 class Failure(Exception):
@@ -265,7 +266,7 @@ def train(demo, version, ranks, urls):
     """A trainer of `ranks` FSDP ranks publishes; returns rank 0's report."""
     lead = f"127.0.0.1:{free_port()}"
     command = [demo.tool("refit-example-trainer"), "--checkpoint", demo.files[demo.weights_of[version]], "--ranks", str(ranks),
-               "--lead", lead, "--version", str(version), "--label", f"step-{version}"]
+               "--lead", lead, "--version", str(version), "--label", f"step-{version}", "--transport", "tcp"]
     others = [subprocess.Popen([*command, "--rank", str(rank)], stderr=subprocess.PIPE, text=True) for rank in range(1, ranks)]
     try:
         return json.loads(demo.run(*command, "--rank", "0", *urls))
@@ -297,7 +298,7 @@ def expect_active(demo, version):
 
 def require_traffic(loads, version, processes):
     """Until every replica has answered under `version`."""
-    wait_for(f"answers under version {version}", lambda: all(load.versions.get(version, 0) >= 5 for load in loads), processes)
+    wait_for(f"answers under version {version}", lambda: all(load.versions.get(version, 0) >= ANSWERS for load in loads), processes)
 
 
 def report_table(demo, loads, reports, digests):
@@ -359,7 +360,7 @@ def demonstrate(demo):
         print("Roll back to version 1 ...", flush=True)
         before = [load.versions[1] for load in loads]
         demo.run(refit, "rollback", *urls)
-        wait_for("answers under version 1 again", lambda: all(l.versions[1] >= b + 5 for l, b in zip(loads, before)), demo.processes)
+        wait_for("answers under version 1 again", lambda: all(l.versions[1] >= b + ANSWERS for l, b in zip(loads, before)), demo.processes)
         expect_active(demo, 1)
         print("Release the hold, and refit to version 3: refit push, three checkpoint files ...", flush=True)
         demo.run(refit, "release", *urls)
