@@ -289,11 +289,12 @@ enum refit_status refit_hub_start(const struct refit_hub_config *config, struct 
     hub->polls = calloc(hub->link_capacity + 2, sizeof *hub->polls);
     for (size_t i = 0; hub->links && i < hub->link_capacity; i++)
         pthread_mutex_init(&hub->links[i].sending, NULL);
+    *out = hub; /* before the thread starts: the first frame may come at once, and its handler needs the hub */
     if (hub->wakeup < 0 || !hub->links || !hub->polls || !start_thread(hub)) {
         release(hub);
+        *out = NULL;
         return refit_fail(err, REFIT_NO_MEMORY, "cannot start a hub of %zu links", config->links_max);
     }
-    *out = hub;
     return REFIT_OK;
 }
 
