@@ -576,6 +576,9 @@ static bool resume_staged(struct refit_replica *replica)
     }
     abort_refit(replica, "its lead publishes another version");
     replica->report.refit_id[0] = '\0';
+    pthread_mutex_lock(&replica->lead->lock);
+    replica->digest[0] = '\0';
+    pthread_mutex_unlock(&replica->lead->lock);
     return false;
 }
 

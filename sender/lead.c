@@ -209,7 +209,8 @@ static void reset_replica(struct refit_replica *replica)
     replica->posted = false;
     replica->served = 0;
     replica->served_error = (struct refit_error){0};
-    replica->digest[0] = '\0';
+    if (replica->staged_kept == 0)
+        replica->digest[0] = '\0';
     replica->phase = REFIT_CONTROL_REQUESTED;
     replica->bytes_done = replica->bytes_due = 0;
     replica->report = (struct refit_replica_report){.outcome = REFIT_OUTCOME_ABORTED};
