@@ -331,7 +331,7 @@ static void closing_in_the_middle_aborts(void **state)
 {
     char digest[REFIT_SHA256_HEX_MAX];
     struct raw_server silent = {.hold = true};
-    struct refit_publish wanted = {.version = 1, .deadline_ms = 60000};
+    struct refit_publish wanted = {.version = 1, .deadline_ms = 2000};
     struct refit_error err;
     raw_server_start(&silent);
     mesh.urls[1] = silent.url;
