@@ -23,6 +23,7 @@ static struct refit_ranks *lead, *own;
 static char address[64];
 static uint16_t port;
 static struct refit_error err;
+static int gate[2] = {-1, -1}; /* when open: a rank dials once its writing end is closed */
 
 static void ignore_message(void *context, uint32_t rank, enum refit_message type, const void *body, size_t len)
 {
@@ -34,20 +35,32 @@ static void ignore_loss(void *context, uint32_t rank, const struct refit_error *
 
 static const struct refit_ranks_handlers handlers = {.message = ignore_message, .lost = ignore_loss};
 
-/* The lead's end and rank 0's; other ranks are processes. */
-static void open_lead(uint32_t ranks)
+/* A port that was free a moment ago. Ranks are forked before the lead's threads start, and dial until it is there. */
+static void choose_address(void)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof at;
-    int pair[2], probe = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int probe = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(bind(probe, (struct sockaddr *)&at, sizeof at), 0);
     assert_int_equal(getsockname(probe, (struct sockaddr *)&at, &len), 0);
     close(probe);
     port = ntohs(at.sin_port);
     snprintf(address, sizeof address, "127.0.0.1:%u", (unsigned)port);
+}
+
+/* The lead's end and rank 0's; other ranks are processes. */
+static void open_lead(uint32_t ranks)
+{
+    int pair[2];
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
     assert_int_equal(refit_ranks_listen(address, ranks, pair[0], &handlers, &lead, &err), REFIT_OK);
     assert_int_equal(refit_ranks_join_over(pair[1], 0, ranks, &handlers, &own, &err), REFIT_OK);
+}
+
+static int choose(void **state)
+{
+    choose_address();
+    return 0;
 }
 
 static int close_lead(void **state)
@@ -69,6 +82,10 @@ static pid_t start_rank(uint32_t rank, uint32_t ranks, const char *say, bool sta
     struct refit_buf body;
     struct refit_deadline deadline = refit_deadline_in_ms(LONG_MS);
     struct refit_error ok = {0}, why;
+    char byte;
+    close(gate[1]);
+    if (gate[0] >= 0 && read(gate[0], &byte, 1) != 0)
+        _exit(6);
     if (refit_ranks_join(address, rank, ranks, &handlers, deadline, &member, &why) != REFIT_OK)
         _exit(1);
     if (say && refit_outcome_send(member, 0, REFIT_MESSAGE_REGISTER, &ok, say, strlen(say), deadline, &why) != REFIT_OK)
@@ -102,8 +119,8 @@ static void all_ranks_meet_and_their_words_come_in_order(void **state)
     struct refit_error ok = {0};
     const void *text;
     size_t len;
-    open_lead(3);
     pid_t two = start_rank(2, 3, "of two", true), one = start_rank(1, 3, "of one", true);
+    open_lead(3);
     assert_int_equal(refit_ranks_wait_all(lead, refit_deadline_in_ms(LONG_MS), &err), REFIT_OK);
     assert_int_equal(refit_outcome_send(own, 0, REFIT_MESSAGE_REGISTER, &ok, "of zero", 7, refit_deadline_in_ms(LONG_MS),
                                         &err), REFIT_OK);
@@ -121,8 +138,8 @@ static void all_ranks_meet_and_their_words_come_in_order(void **state)
 
 static void a_rank_that_does_not_come_is_named(void **state)
 {
-    open_lead(4);
     pid_t one = start_rank(1, 4, NULL, false);
+    open_lead(4);
     assert_int_equal(refit_ranks_wait_all(lead, refit_deadline_in_ms(SHORT_MS), &err), REFIT_TIMEOUT);
     assert_non_null(strstr(err.text, "2, 3"));
     kill(one, SIGKILL);
@@ -132,8 +149,8 @@ static void a_rank_that_does_not_come_is_named(void **state)
 static void a_rank_that_dies_is_named_at_once(void **state)
 {
     struct refit_buf bodies[3];
-    open_lead(3);
     pid_t one = start_rank(1, 3, NULL, true), two = start_rank(2, 3, NULL, true);
+    open_lead(3);
     assert_int_equal(refit_ranks_wait_all(lead, refit_deadline_in_ms(LONG_MS), &err), REFIT_OK);
     kill(two, SIGKILL);
     exit_of(two);
@@ -145,10 +162,10 @@ static void a_rank_that_dies_is_named_at_once(void **state)
 
 static void a_rank_of_another_mesh_is_refused(void **state)
 {
-    open_lead(2);
     pid_t wrong = start_rank(1, 5, NULL, false);
-    assert_int_equal(exit_of(wrong), 40 + REFIT_MISMATCH);
     pid_t right = start_rank(1, 2, NULL, false);
+    open_lead(2);
+    assert_int_equal(exit_of(wrong), 40 + REFIT_MISMATCH);
     assert_int_equal(refit_ranks_wait_all(lead, refit_deadline_in_ms(LONG_MS), &err), REFIT_OK);
     welcome();
     assert_int_equal(exit_of(right), 0);
@@ -156,9 +173,9 @@ static void a_rank_of_another_mesh_is_refused(void **state)
 
 static void a_second_rank_of_the_same_number_is_refused(void **state)
 {
-    open_lead(3);
     pid_t first = start_rank(1, 3, NULL, true);
     pid_t second = start_rank(1, 3, NULL, true);
+    open_lead(3);
     int status;
     pid_t refused = wait(&status);
     assert_true(refused == first || refused == second);
@@ -181,6 +198,8 @@ static void garbage_on_the_port_hurts_nobody(void **state)
 {
     static const char *const garbage[] = {"GET / HTTP/1.1\r\n\r\n", "\xff\xff\xff\xff\xff", "\x01\0\0\0\x01", "\x03\0\0\0\x02hi"};
     static const size_t lengths[] = {18, 5, 5, 7};
+    assert_int_equal(pipe(gate), 0);
+    pid_t one = start_rank(1, 2, NULL, false);
     open_lead(2);
     for (int i = 0; i < 200; i++) {
         int fd = connect_stranger();
@@ -193,11 +212,12 @@ static void garbage_on_the_port_hurts_nobody(void **state)
         close(fd);
     }
     int silent = connect_stranger();
-    pid_t one = start_rank(1, 2, NULL, false);
+    close(gate[1]);
     assert_int_equal(refit_ranks_wait_all(lead, refit_deadline_in_ms(LONG_MS), &err), REFIT_OK);
     welcome();
     assert_int_equal(exit_of(one), 0);
     close(silent);
+    close(gate[0]);
 }
 
 static void bad_addresses_are_named(void **state)
@@ -213,12 +233,12 @@ static void bad_addresses_are_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(all_ranks_meet_and_their_words_come_in_order, close_lead),
-        cmocka_unit_test_teardown(a_rank_that_does_not_come_is_named, close_lead),
-        cmocka_unit_test_teardown(a_rank_that_dies_is_named_at_once, close_lead),
-        cmocka_unit_test_teardown(a_rank_of_another_mesh_is_refused, close_lead),
-        cmocka_unit_test_teardown(a_second_rank_of_the_same_number_is_refused, close_lead),
-        cmocka_unit_test_teardown(garbage_on_the_port_hurts_nobody, close_lead),
+        cmocka_unit_test_setup_teardown(all_ranks_meet_and_their_words_come_in_order, choose, close_lead),
+        cmocka_unit_test_setup_teardown(a_rank_that_does_not_come_is_named, choose, close_lead),
+        cmocka_unit_test_setup_teardown(a_rank_that_dies_is_named_at_once, choose, close_lead),
+        cmocka_unit_test_setup_teardown(a_rank_of_another_mesh_is_refused, choose, close_lead),
+        cmocka_unit_test_setup_teardown(a_second_rank_of_the_same_number_is_refused, choose, close_lead),
+        cmocka_unit_test_setup_teardown(garbage_on_the_port_hurts_nobody, choose, close_lead),
         cmocka_unit_test(bad_addresses_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
