@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -24,6 +25,7 @@
 #define CONNECTIONS_MAX 4096
 #define ACCEPT_PAUSE_MS 100
 #define FIXED_FDS 3           /* wake, tcp, local */
+#define RETIRED_MAX 64        /* refits whose endpoint has closed: who comes late to one is told at once */
 
 enum phase {
     HEAD,   /* the fixed part is due */
@@ -53,6 +55,8 @@ struct refit_listener {
     atomic_bool stopping;
     pthread_mutex_t lock; /* gates; held while one admits */
     struct refit_gate *gates;
+    char retired[RETIRED_MAX][REFIT_ID_MAX + 1]; /* a ring; empty: unused */
+    size_t retired_next;
     atomic_uint connections; /* admitted and not closed yet */
     struct pending *pending[PENDING_MAX]; /* the thread's own; oldest first */
     size_t pending_count;
@@ -79,11 +83,19 @@ static void pending_refuse(struct pending *p, const struct refit_error *why)
     p->deadline = refit_deadline_in_ms(DRAIN_MS);
 }
 
-/* The lock is held. *stranger: the refit is known, but not with this token. */
+static bool is_retired(const struct refit_listener *listener, const char *refit_id)
+{
+    for (size_t i = 0; i < RETIRED_MAX; i++)
+        if (strcmp(listener->retired[i], refit_id) == 0)
+            return true;
+    return false;
+}
+
+/* The lock is held. *stranger: the refit is known, but not with this token, or not any more. */
 static struct refit_gate *find_gate(struct refit_listener *listener, const struct pending *p, bool *stranger)
 {
     struct refit_gate *found = NULL;
-    *stranger = false;
+    *stranger = is_retired(listener, p->greeting.refit_id);
     for (struct refit_gate *gate = listener->gates; gate; gate = gate->next) {
         if (gate->local != p->local || strcmp(gate->config->refit_id, p->greeting.refit_id) != 0)
             continue;
@@ -446,6 +458,8 @@ void refit_listener_unregister(struct refit_listener *listener, struct refit_gat
     for (struct refit_gate **at = &listener->gates; *at; at = &(*at)->next) {
         if (*at == gate) {
             *at = gate->next;
+            char *retired = listener->retired[listener->retired_next++ % RETIRED_MAX];
+            snprintf(retired, sizeof listener->retired[0], "%s", gate->config->refit_id);
             break;
         }
     }

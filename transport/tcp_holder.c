@@ -193,6 +193,8 @@ static enum refit_status connect_all(struct tcp_holder *holder, const json_t *ca
         status = dial(holder, &address, text, i, deadline, &flow, err);
         if (status == REFIT_OK)
             status = add_flow(holder, flow, err);
+        else if (status == REFIT_NOT_FOUND && i > 0)
+            return REFIT_OK; /* the streams that are up were enough: the receiver needs no more bytes */
     }
     if (status == REFIT_OK)
         return REFIT_OK;
