@@ -117,7 +117,7 @@ class Demo:
     def run(self, *command):
         done = subprocess.run(command, capture_output=True, text=True, timeout=STEP_DEADLINE, check=False)
         if done.returncode != 0:
-            raise Failure(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+            raise Failure(f"{' '.join(command)}\nended with status {done.returncode}: {done.stdout}{done.stderr}")
         return done.stdout.strip()
 
     # --- checkpoints ---------------------------------------------------------------------------------------
