@@ -212,8 +212,8 @@ static void learn(const struct refit_plan_side *side, struct family_class *class
 static uint32_t fields_that_differ(const struct family_class *class, const uint32_t *values)
 {
     uint32_t mask = 0;
-    for (uint32_t f = 0; f < class->fields; f++) {
-        mask |= (uint32_t)(values[f] != class->values[f]) << f;
+    for (uint32_t f = class->fields; f-- > 0;) {
+        mask = mask << 1 | (uint32_t)(values[f] != class->values[f]);
     }
     return mask;
 }
