@@ -41,10 +41,10 @@ enum refit_status refit_fail_alloc(struct refit_error *err, const char *what, un
     return refit_fail(err, REFIT_NO_MEMORY, "out of memory: %llu bytes for %s", size_bytes, what);
 }
 
-enum refit_status refit_error_prefix(struct refit_error *err, const char *format, ...)
+enum refit_status refit_error_prefix(struct refit_error *err, enum refit_status status, const char *format, ...)
 {
     if (!err)
-        return REFIT_SYSTEM;
+        return status;
     char text[REFIT_ERROR_TEXT_MAX];
     va_list args;
     va_start(args, format);
@@ -53,5 +53,5 @@ enum refit_status refit_error_prefix(struct refit_error *err, const char *format
     size_t used = n < 0 ? 0 : (size_t)n < sizeof text ? (size_t)n : sizeof text - 1;
     snprintf(text + used, sizeof text - used, ": %.*s", (int)(sizeof text - used), err->text);
     memcpy(err->text, text, sizeof text);
-    return err->status;
+    return status;
 }

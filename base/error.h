@@ -21,8 +21,9 @@ enum refit_status refit_fail_errno(struct refit_error *err, int errnum, const ch
 /* Out of memory for `what`, of `size` bytes. */
 enum refit_status refit_fail_alloc(struct refit_error *err, const char *what, unsigned long long size_bytes);
 
-/* Put "context: " in front of the error's text; returns its status. For naming the peer or rank on the way up. */
-__attribute__((format(printf, 2, 3)))
-enum refit_status refit_error_prefix(struct refit_error *err, const char *format, ...);
+/* Put "context: " in front of the error's text, for naming the peer or rank on the way up; returns `status`, which the
+ * error already has. */
+__attribute__((format(printf, 3, 4)))
+enum refit_status refit_error_prefix(struct refit_error *err, enum refit_status status, const char *format, ...);
 
 #endif

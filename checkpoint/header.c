@@ -117,7 +117,7 @@ static enum refit_status read_info(const struct parse *p, size_t index, const js
     if (status == REFIT_OK)
         status = refit_json_get_string(info, "dtype", what, &dtype_name, err);
     if (status != REFIT_OK) {
-        refit_error_prefix(err, "%s", p->path);
+        refit_error_prefix(err, status, "%s", p->path);
         return status;
     }
     if (!refit_dtype_parse(dtype_name, &dtype))

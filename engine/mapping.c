@@ -91,7 +91,7 @@ static enum refit_status open_slot(struct refit_engine *engine, uint32_t slot, i
     if (!slot_idle(engine, slot))
         return refit_fail(err, REFIT_BUSY, "slot %u: refitd replaced it while it is read", slot);
     status = refit_slot_map(fd, engine->slot_bytes, &out->arena, err);
-    return status == REFIT_OK ? REFIT_OK : refit_error_prefix(err, "slot %u", slot);
+    return status == REFIT_OK ? REFIT_OK : refit_error_prefix(err, status, "slot %u", slot);
 }
 
 static void install_slot(struct refit_engine *engine, uint32_t slot, struct slot_mapping *mapping)

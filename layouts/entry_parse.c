@@ -180,7 +180,7 @@ static enum refit_status parse_tensor_piece(struct entry_parser *p, const json_t
     snprintf(named, sizeof named, "%.220s: tensor \"%.128s\"", what, name);
     if ((status = refit_names_pattern(&layout->tensor_names, name, p->names, p->entry->index_count, false,
                                       &piece->tensor, p->err))) {
-        refit_error_prefix(p->err, "%.200s", what);
+        refit_error_prefix(p->err, status, "%.200s", what);
         return status;
     }
     if ((status = refit_shape_parse(json, named, dtype, &text.dims, text.shape, p->err)) ||
@@ -303,7 +303,7 @@ static enum refit_status parse_buffer_name(struct entry_parser *p, const json_t 
     status = refit_names_pattern(&p->layout->buffer_names, name, p->names, entry->index_count, true, &entry->buffer,
                                  p->err);
     if (status)
-        refit_error_prefix(p->err, "%.200s: buffer", p->what);
+        refit_error_prefix(p->err, status, "%.200s: buffer", p->what);
     return status;
 }
 

@@ -61,7 +61,7 @@ static enum refit_status check_name(const char *name, const char *what, struct r
     enum refit_status status = refit_names_pattern(&scratch, name, NULL, 0, false, &pattern, err);
     refit_names_release(&scratch);
     if (status)
-        refit_error_prefix(err, "%.200s", what);
+        refit_error_prefix(err, status, "%.200s", what);
     return status;
 }
 

@@ -178,7 +178,7 @@ static enum refit_status claim(struct listed_parser *p, const struct region_text
     enum refit_status status = refit_names_pattern(&p->layout->tensor_names, text->tensor, NULL, 0, false, &pattern,
                                                    p->err);
     if (status) {
-        refit_error_prefix(p->err, "%.200s", p->what);
+        refit_error_prefix(p->err, status, "%.200s", p->what);
         return status;
     }
     struct refit_box box = refit_pattern_box(&pattern, NULL, NULL);
@@ -286,7 +286,7 @@ static enum refit_status parse(struct listed_parser *p, const json_t *json)
     entry->bytes = (uint64_t)bytes;
     status = refit_names_pattern(&p->layout->buffer_names, buffer, NULL, 0, false, &entry->buffer, p->err);
     if (status) {
-        refit_error_prefix(p->err, "%.200s: buffer", p->what);
+        refit_error_prefix(p->err, status, "%.200s: buffer", p->what);
         return status;
     }
     struct refit_box box = refit_pattern_box(&entry->buffer, NULL, NULL);

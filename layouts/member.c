@@ -138,7 +138,7 @@ enum refit_status refit_tensor_claim(struct refit_layout *layout, const struct r
     enum refit_status status = refit_names_claim(&layout->tensor_names, pattern->skeleton, box, claimed_tensor, &claim,
                                                  err);
     if (status)
-        refit_error_prefix(err, "%.200s", what);
+        refit_error_prefix(err, status, "%.200s", what);
     return status;
 }
 
@@ -167,7 +167,7 @@ enum refit_status refit_buffer_claim(struct refit_layout *layout, const struct r
     enum refit_status status = refit_names_claim(&layout->buffer_names, pattern->skeleton, box, claimed_buffer, &claim,
                                                  err);
     if (status)
-        refit_error_prefix(err, "%.200s", what);
+        refit_error_prefix(err, status, "%.200s", what);
     return status;
 }
 

@@ -131,7 +131,7 @@ static enum refit_status renew(struct refit_bank *bank, uint32_t slot, bool repl
         refit_arena_release(old);
         enum refit_status status = make_one(bank, slot, rank, err);
         if (status != REFIT_OK)
-            return refit_error_prefix(err, "slot %u of rank %u", slot, rank);
+            return refit_error_prefix(err, status, "slot %u of rank %u", slot, rank);
     }
     return REFIT_OK;
 }

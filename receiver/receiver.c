@@ -224,7 +224,7 @@ static enum refit_status issue_epoch(struct refit_receiver *receiver, const char
     if (status != REFIT_OK) {
         /* Not told, so not issued: the next one may get this number. */
         receiver->leads = before;
-        return refit_error_prefix(err, "an epoch for %s", name);
+        return refit_error_prefix(err, status, "an epoch for %s", name);
     }
     fence(receiver);
     return REFIT_OK;
@@ -301,7 +301,7 @@ enum refit_status refit_receiver_prove(struct refit_receiver *receiver, const st
         return REFIT_OK;
     enum refit_status status = refit_coverage_check(destination, err);
     if (status != REFIT_OK)
-        return refit_error_prefix(err, "the layout served here");
+        return refit_error_prefix(err, status, "the layout served here");
     refit_receiver_lock(receiver);
     snprintf(receiver->covered, sizeof receiver->covered, "%s", digest);
     refit_receiver_unlock(receiver);

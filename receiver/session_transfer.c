@@ -148,7 +148,7 @@ static enum refit_status grant_one(struct progress *p, size_t edge, bool *grante
         p->edge[edge].blocked = true;
         return REFIT_OK;
     default:
-        return refit_error_prefix(err, "granting batch %" PRIu32 " of source rank %" PRIu32, number,
+        return refit_error_prefix(err, status, "granting batch %" PRIu32 " of source rank %" PRIu32, number,
                                   p->edges[edge].source_rank);
     }
 }

@@ -125,7 +125,7 @@ static enum refit_status call_and_read(struct refit_control *control, enum refit
         return status;
     status = read(answer, out, err);
     if (status != REFIT_OK)
-        refit_error_prefix(err, "%s", control->url.text);
+        refit_error_prefix(err, status, "%s", control->url.text);
     json_decref(answer);
     return status;
 }

@@ -347,7 +347,7 @@ enum refit_status refit_ranks_wait_all(struct refit_ranks *ranks, struct refit_d
     free(bodies);
     refit_hub_close_listener(ranks->hub);
     if (status != REFIT_OK)
-        refit_error_prefix(err, "waiting for all %u ranks to connect", ranks->ranks);
+        refit_error_prefix(err, status, "waiting for all %u ranks to connect", ranks->ranks);
     return status;
 }
 
@@ -368,7 +368,7 @@ enum refit_status refit_ranks_send(struct refit_ranks *ranks, uint32_t rank, enu
     if (link == NO_LINK)
         return refit_fail(err, REFIT_PEER, "rank %u is not connected", rank);
     enum refit_status status = refit_hub_send(ranks->hub, link, (uint8_t)type, body, len, deadline, err);
-    return status == REFIT_OK ? status : refit_error_prefix(err, "rank %u", rank);
+    return status == REFIT_OK ? status : refit_error_prefix(err, status, "rank %u", rank);
 }
 
 enum refit_status refit_ranks_broadcast(struct refit_ranks *ranks, enum refit_message type, const void *body,

@@ -276,7 +276,7 @@ static enum refit_status apply_file(struct refit_config *config, const char *pat
     size_t len;
     enum refit_status status = refit_io_read_file(path, FILE_MAX, &text, &len, err);
     if (status)
-        return refit_error_prefix(err, "--config");
+        return refit_error_prefix(err, status, "--config");
     if (strlen(text) != len) {
         status = refit_fail(err, REFIT_INVALID, "%s: holds a NUL byte; expected text", path);
     } else if (text[strspn(text, " \t\r\n")] == '{') {

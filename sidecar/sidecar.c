@@ -182,7 +182,7 @@ static enum refit_status load_layout(struct refit_sidecar *sidecar, struct refit
         return REFIT_OK;
     enum refit_status status = refit_io_read_file(path, REFIT_LAYOUT_TEXT_MAX, &text, &len, err);
     if (status)
-        return refit_error_prefix(err, "--layout");
+        return refit_error_prefix(err, status, "--layout");
     status = refit_layout_parse(text, len, path, &sidecar->layout, err);
     free(text);
     return status;
@@ -257,7 +257,7 @@ static enum refit_status announce(struct refit_sidecar *sidecar, struct refit_er
     if (sidecar->config->ports_file[0])
         status = refit_io_replace_file(sidecar->config->ports_file, text, (size_t)len, 0644, err);
     if (status)
-        return refit_error_prefix(err, "--ports-file");
+        return refit_error_prefix(err, status, "--ports-file");
     /* After the file is there: who waits for this line may read it. */
     refit_log(REFIT_LOG_INFO, "started control=%u admin=%u data=%u socket=%s instance=%s version=%s", control, admin,
               sidecar->data_port, sidecar->config->socket, refit_receiver_instance(sidecar->receiver), REFIT_VERSION);

@@ -267,7 +267,7 @@ static enum refit_status connect_card(struct local_holder *holder, const json_t 
     if (status == REFIT_OK)
         return REFIT_OK;
     refit_io_close(&fd);
-    return refit_error_prefix(err, "refit %s, source rank %u, dialling %s", holder->base.config.refit_id,
+    return refit_error_prefix(err, status, "refit %s, source rank %u, dialling %s", holder->base.config.refit_id,
                               holder->base.config.rank, address.sun_path);
 }
 

@@ -198,7 +198,7 @@ static enum refit_status connect_all(struct tcp_holder *holder, const json_t *ca
     }
     if (status == REFIT_OK)
         return REFIT_OK;
-    return refit_error_prefix(err, "refit %s, source rank %u, dialling %s", holder->base.config.refit_id,
+    return refit_error_prefix(err, status, "refit %s, source rank %u, dialling %s", holder->base.config.refit_id,
                               holder->base.config.rank, text);
 }
 

@@ -59,11 +59,12 @@ static void errors_carry_their_reason_and_their_way_up(void **state)
     assert_string_equal(err.text, "a.bin: open: No such file or directory (errno 2)");
     assert_int_equal(refit_fail_errno(&err, ENOMEM, "map"), REFIT_NO_MEMORY);
     assert_int_equal(refit_fail(&err, REFIT_PEER, "closed"), REFIT_PEER);
-    assert_int_equal(refit_error_prefix(&err, "rank %d", 3), REFIT_PEER);
+    assert_int_equal(refit_error_prefix(&err, REFIT_PEER, "rank %d", 3), REFIT_PEER);
     assert_string_equal(err.text, "rank 3: closed");
+    assert_int_equal(refit_error_prefix(NULL, REFIT_BUSY, "rank %d", 3), REFIT_BUSY);
     assert_int_equal(refit_fail(NULL, REFIT_BUSY, "nobody listens"), REFIT_BUSY);
     for (int i = 0; i < 50; i++) /* a prefix per hop can't overflow */
-        assert_int_equal(refit_error_prefix(&err, "a rather long prefix number %d", i), REFIT_PEER);
+        assert_int_equal(refit_error_prefix(&err, REFIT_PEER, "a rather long prefix number %d", i), REFIT_PEER);
     assert_true(strlen(err.text) < REFIT_ERROR_TEXT_MAX);
 }
 
