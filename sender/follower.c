@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "layouts/topology.h"
 #include "sender/agree.h"
 #include "sender/replica.h"
 #include "sender/serve.h"
@@ -65,12 +66,23 @@ static enum refit_status know_layout(struct refit_replica *replica, struct refit
     return REFIT_OK;
 }
 
+/* Are all ranks of both sides in one domain, and does it name this host? */
+static bool one_domain(const struct refit_replica *replica, const json_t *document)
+{
+    struct refit_topology *topology;
+    if (refit_topology_from_json(document, "topology", &topology, NULL) != REFIT_OK)
+        return false;
+    bool one = refit_topology_domains(topology) == 1 &&
+               refit_ranks_on_host(replica->lead->ranks, refit_topology_name(topology, 0));
+    refit_topology_release(topology);
+    return one;
+}
+
 static bool local_works(const struct refit_replica *replica, const json_t *host)
 {
-    const char *boot_id = json_string_value(json_object_get(host, "boot_id"));
     const json_t *card = json_object_get(json_object_get(host, "transports"), "local");
     const char *path = json_string_value(json_object_get(card, "path"));
-    return boot_id && path && refit_ranks_on_host(replica->lead->ranks, boot_id) && access(path, R_OK | W_OK) == 0;
+    return path && one_domain(replica, json_object_get(host, "topology")) && access(path, R_OK | W_OK) == 0;
 }
 
 static enum refit_status choose_transport(struct refit_replica *replica, struct refit_error *err)

@@ -36,15 +36,6 @@ struct refit_ranks {
     char (*boot_ids)[REFIT_BOOT_ID_MAX]; /* lead: by rank */
 };
 
-void refit_boot_id(char out[static REFIT_BOOT_ID_MAX])
-{
-    memset(out, 0, REFIT_BOOT_ID_MAX);
-    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd >= 0 ? read(fd, out, REFIT_BOOT_ID_MAX - 1) : -1;
-    refit_io_close(&fd);
-    out[n > 0 ? strcspn(out, "\n") : 0] = '\0';
-}
-
 /* ---- frames ---- */
 
 static enum refit_status read_hello(const struct refit_ranks *ranks, const void *body, size_t len, uint32_t *rank,

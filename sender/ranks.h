@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "base/buf.h"
+#include "base/host.h"
 #include "base/clock.h"
 #include "base/error.h"
 
@@ -94,9 +95,5 @@ REFIT_MUST_CHECK enum refit_status refit_outcome_send(struct refit_ranks *ranks,
 /* The outcome's own status and text; on REFIT_OK *body and *len (may be NULL) are borrowed from `message`. */
 REFIT_MUST_CHECK enum refit_status refit_outcome_read(const struct refit_buf *message, const void **body, size_t *len,
                                                       struct refit_error *err);
-
-/* /proc's boot id; empty when it can't be read. */
-#define REFIT_BOOT_ID_MAX 64
-void refit_boot_id(char out[static REFIT_BOOT_ID_MAX]);
 
 #endif

@@ -4,8 +4,12 @@
  */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/host.h"
+#include "layouts/binding.h"
+#include "layouts/topology.h"
 #include "sidecar/routes.h"
 
 static enum refit_status read_lead(const struct refit_call *call, char *name, size_t size, bool *takeover,
@@ -41,26 +45,41 @@ void refit_handle_lead(const struct refit_call *call, struct refit_reply *reply)
         json_pack("{s:o, s:s}", "epoch", refit_json_u64(epoch), "instance", refit_receiver_instance(call->receiver)));
 }
 
-/* Not a regular file with a size, so base/io.h's reader is no use. */
-static void read_boot_id(char *out, int size)
+/* Who serves which rank, and from what memory. */
+static json_t *binding_json(const struct refit_receiver_snapshot *now)
 {
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-    if (!file || !fgets(out, size, file))
-        out[0] = '\0';
-    out[strcspn(out, "\n")] = '\0';
-    if (file)
-        fclose(file);
+    struct refit_binding binding = {.ranks = now->bank.ranks};
+    const uint32_t known = sizeof now->bank.rank / sizeof *now->bank.rank;
+    binding.rank = calloc(binding.ranks, sizeof *binding.rank);
+    if (!binding.rank)
+        return json_null();
+    memcpy(binding.layout, now->layout, sizeof binding.layout);
+    for (uint32_t i = 0; i < binding.ranks; i++) {
+        binding.rank[i] = (struct refit_bound_rank){.kind = "host", .bytes = now->bank.slot_bytes};
+        if (i >= known)
+            continue;
+        binding.rank[i].attached = now->bank.rank[i].attached;
+        binding.rank[i].pid = now->bank.rank[i].pid;
+        snprintf(binding.rank[i].process, sizeof binding.rank[i].process, "%s", now->bank.rank[i].label);
+    }
+    json_t *json = refit_binding_to_json(&binding);
+    refit_binding_release(&binding);
+    return json;
 }
 
 void refit_handle_host(const struct refit_call *call, struct refit_reply *reply)
 {
-    char boot_id[64];
+    char boot_id[REFIT_BOOT_ID_MAX];
+    struct refit_receiver_snapshot now;
     json_t *transports = json_object();
-    read_boot_id(boot_id, (int)sizeof boot_id);
+    refit_boot_id(boot_id);
+    refit_receiver_read(call->receiver, &now);
     for (const struct refit_transport *const *t = refit_transports(); *t; t++) {
         json_t *card;
         if (refit_receiver_card(call->receiver, (*t)->name, &card, NULL) == REFIT_OK)
             json_object_set_new(transports, (*t)->name, card);
     }
-    refit_reply_json(reply, 200, json_pack("{s:s, s:o}", "boot_id", boot_id, "transports", transports));
+    refit_reply_json(reply, 200, json_pack("{s:s, s:o, s:o, s:o}", "boot_id", boot_id, "transports", transports, "topology",
+                                           refit_topology_of_one(*boot_id ? boot_id : "unknown", now.bank.ranks), "binding",
+                                           binding_json(&now)));
 }

@@ -73,7 +73,7 @@ static void usage_says_what_was_expected_and_what_was_found(void **state)
     expect("push x --version 1 --to u --deadline 5y", 2, "expected a duration");
     expect("push x --version 1 --to u --output xml", 2, "expected json or text, found xml");
     expect("status --frequency 9 u", 2, "--frequency: unknown option");
-    expect("status --output=json", 2, "too few arguments, expected URL...");
+    expect("status --output=json", 2, "too few arguments, expected: URL...");
 }
 
 static void every_command_has_help_with_examples(void **state)
@@ -122,6 +122,11 @@ static void plan_shows_bytes_per_link(void **state)
         "{\"tensor\":\"b.weight\",\"dtype\":\"F32\",\"shape\":[5],\"mesh\":\"tp\",\"placements\":[\"Replicate\"]}]}"));
     expect("plan model.safetensors --layout engine.json", 0, "160 bytes");
     expect("plan model.safetensors --layout engine.json --output json", 0, "\"bytes\": 80");
+    assert_true(safetensors_write_text("part.json",
+        "{\"format\":\"refit-topology/1\",\"ranks\":2,\"domains\":[{\"name\":\"rack-a\",\"ranks\":[0]},"
+        "{\"name\":\"rack-b\",\"ranks\":[1]}]}"));
+    expect("plan model.safetensors --layout engine.json --topology part.json", 0, "link - -> rack-b: 80 B");
+    expect("plan model.safetensors --layout engine.json --source-topology part.json", 1, "has 2 ranks, its layout has 1");
     expect("plan --layout engine.json", 1, "--source-layout FILE");
     expect("plan model.safetensors", 1, "--to URL");
     expect("plan model.safetensors --layout model.safetensors", 1, "model.safetensors: not valid JSON");
