@@ -134,7 +134,7 @@ static enum refit_status check_regular(int fd, const char *path, size_t max_byte
 enum refit_status refit_io_read_file(const char *path, size_t max_bytes, char **data, size_t *len,
                                      struct refit_error *err)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO is refused, not waited for */
     if (fd < 0)
         return errno == ENOENT ? refit_fail(err, REFIT_NOT_FOUND, "%s: no such file", path)
                                : refit_fail_errno(err, errno, "%s: open", path);

@@ -35,7 +35,7 @@ static enum refit_status refuse_live(const char *path, const struct sockaddr_un 
 {
     int probe = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     bool live = probe >= 0 && (connect(probe, (const struct sockaddr *)address, sizeof *address) == 0 ||
-                               errno == EAGAIN);
+                               errno == EAGAIN || errno == EPROTOTYPE /* not a refitd's */);
     refit_io_close(&probe);
     return live ? refit_fail(err, REFIT_CONFLICT, "%s: another process listens there", path) : REFIT_OK;
 }
@@ -48,7 +48,7 @@ static enum refit_status bind_socket(int fd, const char *path, const struct sock
         return refit_fail(err, REFIT_CONFLICT, "%s: exists and is not a socket", path);
     unlink(path);
     if (bind(fd, (const struct sockaddr *)address, sizeof *address) != 0)
-        return refit_fail_errno(err, errno, "%s: bind", path);
+        return refit_fail_errno(err, errno, "%s: can't make the socket (its directory must exist and be writable)", path);
     /* Nobody can connect before listen(). */
     if (chmod(path, mode) != 0 || listen(fd, 64) != 0) {
         enum refit_status status = refit_fail_errno(err, errno, "%s: listen", path);

@@ -25,8 +25,8 @@ static void put_aside(const char *path, const struct refit_error *error)
               moved ? aside : "no", error->text);
 }
 
-/* NULL: none, or none that can be used. */
-static json_t *load(const char *path)
+/* A regular file that is no state is put aside. What can't be read at all (a directory, no permission) is not ours to move. */
+static enum refit_status load(const char *path, json_t **out, struct refit_error *err)
 {
     struct refit_error error;
     char *text = NULL;
@@ -34,29 +34,36 @@ static json_t *load(const char *path)
     json_t *document = NULL;
     enum refit_status status = refit_io_read_file(path, REFIT_STATE_FILE_MAX, &text, &len, &error);
     if (status == REFIT_NOT_FOUND)
-        return NULL;
-    if (status == REFIT_OK)
-        status = refit_json_parse(text, len, path, &document, &error);
+        return REFIT_OK;
+    if (status != REFIT_OK)
+        return refit_fail(err, status, "state file: %s; name another place for it, or move away what is there", error.text);
+    status = refit_json_parse(text, len, path, &document, &error);
     if (status == REFIT_OK && !json_is_object(document))
         status = refit_fail(&error, REFIT_INVALID, "%s: must be a JSON object", path);
     free(text);
-    if (status == REFIT_OK)
-        return document;
+    if (status == REFIT_OK) {
+        *out = document;
+        return REFIT_OK;
+    }
     json_decref(document);
     put_aside(path, &error);
-    return NULL;
+    return REFIT_OK;
 }
 
 enum refit_status refit_state_open(const char *path, struct refit_state **out, struct refit_error *err)
 {
+    json_t *document = NULL;
+    enum refit_status status = load(path, &document, err);
+    if (status != REFIT_OK)
+        return status;
     struct refit_state *state = calloc(1, sizeof *state);
-    if (!state)
+    if (!state) {
+        json_decref(document);
         return refit_fail_alloc(err, "the state file's copy", sizeof *state);
+    }
     pthread_mutex_init(&state->lock, NULL);
     state->path = strdup(path);
-    state->document = load(path);
-    if (!state->document)
-        state->document = json_object();
+    state->document = document ? document : json_object();
     if (!state->path || !state->document) {
         refit_state_close(state);
         return refit_fail_alloc(err, "the state file's copy", strlen(path));

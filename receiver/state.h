@@ -15,8 +15,9 @@
 
 struct refit_state;
 
-/* A missing file is an empty one. A file that can't be read as state is put aside as "<path>.bad", with a warning: a
- * refitd that does not start is worse than one that starts without its memory. *out is new. */
+/* A missing file is an empty one. A regular file that is no state is put aside as "<path>.bad", with a warning: a
+ * refitd that does not start is worse than one that starts without its memory. Anything else there (a directory, a file
+ * that may not be read) is the configuration's mistake: it stays where it is, and opening fails. *out is new. */
 REFIT_MUST_CHECK enum refit_status refit_state_open(const char *path, struct refit_state **out, struct refit_error *err);
 void refit_state_close(struct refit_state *state); /* NULL is fine */
 

@@ -86,6 +86,23 @@ static void a_file_that_is_no_state_is_put_aside(void **state)
     refit_state_close(file);
 }
 
+static void what_is_no_file_stays_where_it_is(void **state)
+{
+    struct place *place = *state;
+    struct refit_state *file = NULL;
+    struct refit_error error = {0};
+    struct stat st;
+    assert_int_equal(mkdir(place->path, 0700), 0);
+    assert_int_equal(refit_state_open(place->path, &file, &error), REFIT_INVALID);
+    assert_non_null(strstr(error.text, "must be a regular file"));
+    assert_int_equal(stat(place->path, &st), 0);
+    assert_int_equal(stat(place->bad, &st), -1);
+    assert_int_equal(rmdir(place->path), 0);
+    assert_int_equal(mkfifo(place->path, 0600), 0);
+    assert_int_equal(refit_state_open(place->path, &file, &error), REFIT_INVALID);
+    assert_int_equal(stat(place->path, &st), 0);
+}
+
 static void a_put_that_fails_keeps_the_old_file(void **state)
 {
     struct place *place = *state;
@@ -117,6 +134,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(sections_are_kept_apart_and_outlive_the_process),
         TEST(a_file_that_is_no_state_is_put_aside),
+        TEST(what_is_no_file_stays_where_it_is),
         TEST(a_put_that_fails_keeps_the_old_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
