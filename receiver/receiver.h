@@ -141,7 +141,7 @@ REFIT_MUST_CHECK enum refit_status refit_receiver_commit(struct refit_receiver *
 REFIT_MUST_CHECK enum refit_status refit_receiver_abort(struct refit_receiver *receiver, const char *id,
                                                         const char *reason, struct refit_error *err);
 /* Blocks up to the deadline. Also sets hold (nothing newer is installed until release) and aborts the refit that runs;
- * when it fails, neither. */
+ * when it fails, neither. Repeatable: while held, version 0 and the active version are the rollback that was done. */
 REFIT_MUST_CHECK enum refit_status refit_receiver_rollback(struct refit_receiver *receiver, uint64_t version,
                                                            const char *kv, bool quarantine_current,
                                                            struct refit_deadline deadline, struct refit_version *now,

@@ -36,13 +36,28 @@ static enum refit_status stop_commits(struct refit_receiver *receiver, struct re
                       receiver->sessions[0]->id);
 }
 
-static void active_digest(struct refit_receiver *receiver, char digest[static REFIT_SHA256_HEX_MAX])
+static const struct refit_version *find_version(const struct refit_bank_snapshot *bank, uint64_t version)
 {
-    struct refit_bank_snapshot bank;
-    digest[0] = '\0';
-    refit_bank_read(receiver->bank, &bank);
-    if (bank.active != REFIT_SLOT_NONE)
-        memcpy(digest, bank.slot[bank.active].version.digest, REFIT_SHA256_HEX_MAX);
+    for (uint32_t i = 0; i < bank->slots && version != 0; i++)
+        if (bank->slot[i].version.version == version)
+            return &bank->slot[i].version;
+    return NULL;
+}
+
+/* Whoever asks again, because an answer was lost, must not get back what was rolled back from: while a hold lasts, the
+ * same words find the rollback that was done. *left is the digest of the version that is, or was, rolled back from. */
+static bool is_repeat(const struct refit_bank_snapshot *bank, bool held, uint64_t version,
+                      char left[static REFIT_SHA256_HEX_MAX], struct refit_version *now)
+{
+    left[0] = '\0';
+    if (bank->active == REFIT_SLOT_NONE)
+        return false;
+    *now = bank->slot[bank->active].version;
+    bool repeat = held && (version == 0 || version == now->version);
+    const struct refit_version *from = repeat ? find_version(bank, bank->rollback_version) : now;
+    if (from)
+        memcpy(left, from->digest, REFIT_SHA256_HEX_MAX);
+    return repeat;
 }
 
 /* Under the lock, after the swap. */
@@ -68,13 +83,16 @@ enum refit_status refit_receiver_rollback(struct refit_receiver *receiver, uint6
     enum refit_status status = refit_request_check_kv(kv, err);
     if (status != REFIT_OK)
         return status;
+    struct refit_bank_snapshot bank;
     refit_receiver_lock(receiver);
     status = stop_commits(receiver, deadline, err);
+    bool held = receiver->held;
     refit_receiver_unlock(receiver);
     if (status != REFIT_OK)
         return status;
-    active_digest(receiver, left);
-    status = refit_bank_rollback(receiver->bank, version, kv, deadline, &to, err);
+    refit_bank_read(receiver->bank, &bank);
+    if (!is_repeat(&bank, held, version, left, &to))
+        status = refit_bank_rollback(receiver->bank, version, kv, deadline, &to, err);
     refit_receiver_lock(receiver);
     receiver->rolling = false;
     if (status == REFIT_OK)

@@ -348,6 +348,29 @@ static void rollback_holds_until_release(void **state)
     world_publish(&world, 3, 3, "tcp");
 }
 
+/* The same words again, because their answer was lost, must not bring back what was rolled back from. */
+static void repeated_rollback_is_the_same(void **state)
+{
+    struct refit_receiver_snapshot first, last;
+    world_publish(&world, 1, 1, "tcp");
+    world_publish(&world, 2, 2, "tcp");
+    rollback(0, REFIT_OK);
+    refit_receiver_read(world.receiver, &first);
+    rollback(0, REFIT_OK);
+    rollback(1, REFIT_OK);
+    assert_int_equal(world.served_version, 1);
+    world.served_seed = 1;
+    world_assert_served(&world);
+    refit_receiver_read(world.receiver, &last);
+    assert_int_equal(last.bank.rollbacks, first.bank.rollbacks);
+    assert_true(last.held);
+    rollback(2, REFIT_OK); /* by name it goes on */
+    assert_int_equal(world.served_version, 2);
+    refit_receiver_release_hold(world.receiver);
+    rollback(0, REFIT_OK);
+    assert_int_equal(world.served_version, 1);
+}
+
 static void rollback_ends_a_refit_that_runs(void **state)
 {
     world_publish(&world, 1, 1, "tcp");
@@ -456,6 +479,7 @@ int main(void)
         TEST(trainer_that_writes_during_publish_is_caught),
         TEST(quarantined_digest_is_refused),
         TEST(rollback_holds_until_release),
+        TEST(repeated_rollback_is_the_same),
         TEST(rollback_ends_a_refit_that_runs),
         TEST(rollback_that_fails_does_not_hold),
         TEST(retained_version_is_not_filled_twice),

@@ -261,7 +261,7 @@ def engine_layout(tp=2, scale=1):
     family = {"for": {"l": [0, 4]}, "dtype": "BF16", "mesh": "tp"}
     entries = [
         {"tensor": "embed.weight", "dtype": "BF16", "shape": [v, h], "mesh": "tp", "placements": ["Shard(0)"],
-         "pad": {"dim": 0, "to": 1024, "value": 0}},
+         "pad": {"dim": 0, "to": 1024, "value": 7}},
         {"tensor": "norm.weight", "dtype": "BF16", "shape": [h], "mesh": "tp", "placements": ["Replicate"]},
         {"buffer": "layers.{l}.qkv.weight", **family,
          "pieces": [piece("layers.{l}.q.weight", [h, h], "Shard(0)"), piece("layers.{l}.k.weight", [h // 4, h], "Shard(0)"),

@@ -130,6 +130,68 @@ class Control(SystemTest):
         self.assertEqual(self.a.call("POST", "/refit", {**good, "source": "0" * 64})[0], 404)
         self.assertEqual(self.a.active(), 1)
 
+    def test_oversized_numbers_are_refused_and_change_nothing(self):
+        epoch = self.epoch()
+        digest = self.put_source()
+        for number in ("18446744073709551616", "99999999999999999999999999", "1" + "0" * 400, "9223372036854775808", "1e300", "-1"):
+            status, problem = self.a.call("POST", "/refit", f'{{"version": {number}, "epoch": {epoch}, "publish_id": "p", '
+                                                            f'"source": "{digest}", "transport": "tcp"}}')
+            self.assertEqual(status, 400, (number, problem))
+            status, problem = self.a.call("POST", "/refit/none/commit", f'{{"version": {number}}}')
+            self.assertEqual(status, 400, (number, problem))
+        self.assertEqual(self.a.call("POST", "/refit", {"version": "18446744073709551616", "checkpoint": "x"})[0], 400)
+        known = self.a.call("GET", "/refit")[1]["id"]
+        for query in ("after=99999999999999999999", "after=1&wait_ms=99999999999999999999", "wait_ms=-1"):
+            self.assertEqual(self.a.call("GET", f"/refit/{known}?{query}")[0], 400, query)
+        for change in ({"ranks": 1 << 40}, {"ranks": 1 << 31}, {"meshes": {"m": {"axes": ["x"], "shape": [1 << 62]}}}):
+            self.refuse_source({**source_layout(), **change})
+        for shape in ([1 << 62, 1 << 62], [1 << 63], [1 << 61, 64], [-1, 4]):
+            self.refuse_source(self.changed_entry(shape=shape))
+        for loop in ([0, 1 << 40], [0, 1 << 62], [1 << 62, 1 << 63]):
+            self.refuse_source(self.changed_entry(**{"for": {"l": loop}}))
+        self.assertEqual(self.a.active(), 1)
+        lines = self.publish(source_layout(), [(1 << 64) - 1], [self.a], "takeover")  # the largest one is a version
+        self.assertTrue(lines[0].startswith(f"ok {(1 << 64) - 1} "), lines)
+
+    def changed_entry(self, **changes):
+        document = source_layout()
+        next(e for e in document["entries"] if e["tensor"] == "layers.{l}.q.weight").update(changes)
+        return document
+
+    def refuse_source(self, document):
+        text, digest = canonical(document)
+        status, problem = self.a.call("PUT", f"/v1/sources/{digest}", text)
+        self.assertIn(status, (400, 422), problem)
+        self.assertTrue(problem["detail"], problem)
+
+    def test_a_lead_that_was_taken_over_from_can_do_nothing_any_more(self):
+        first = self.lead("first", takeover=True)[1]["epoch"]
+        _, refit = self.request(first)
+        second = self.lead("second", takeover=True)[1]["epoch"]
+        state = self.a.wait_session(lambda s: s["terminal"], refit["id"])
+        self.assertEqual(state["phase"], "aborted")
+        self.assertIn("second", state["error"]["text"])
+        status, newer = self.request(second, publish_id="p2", version=3)
+        self.assertEqual(status, 202, newer)
+        for body in ({}, {"publish_id": "p2"}, {"version": 9, "publish_id": "p3"}):  # repeats, the other's name, a newer one
+            self.assertEqual(self.request(first, **body)[0], 412)
+        self.assertEqual(self.a.call("POST", f"/refit/{refit['id']}/commit", {"version": 2, "digest": "0" * 64})[0], 409)
+        self.assertEqual(self.a.call("POST", f"/refit/{refit['id']}/abort", {"reason": "late"})[0], 200)
+        self.assertFalse(self.a.call("GET", f"/refit/{newer['id']}")[1]["terminal"])
+        self.assertEqual(self.a.active(), 1)
+
+    def test_a_repeated_rollback_does_not_bring_the_version_back_that_it_left(self):
+        lines = self.publish(source_layout(), [2], [self.a])
+        self.assertTrue(lines[0].startswith("ok 2 "), lines)
+        for body in ({}, {}, {"version": 1}, {"version": 1, "kv": "keep"}, {"quarantine": True}, {}):
+            status, answer = self.a.call("POST", "/rollback", body)
+            self.assertEqual((status, answer["active"]["version"], answer["held"]), (200, 1, True), body)
+        self.assertEqual(self.a.weights()["retained"][0]["version"], 2)
+        self.a.call("POST", "/v1/release", {})
+        lines = self.publish(source_layout(), [2], [self.a])  # the repeat that asked for quarantine meant version 2's bytes
+        self.assertIn("quarantine", "\n".join(lines))
+        self.assertEqual(self.a.active(), 1)
+
     def test_two_trainers_at_once_end_in_one_winner_and_one_reason(self):
         first = self.publish(source_layout(), [10, 11, 12], [self.a], "name=first", wait=False)
         second = self.publish(source_layout(), [20, 21, 22], [self.a], "name=second", "takeover", wait=False)
@@ -146,6 +208,9 @@ class Control(SystemTest):
         digest = self.a.weights()["active"]["digest"]
         self.publish(source_layout(), [2], [self.a])
         self.assertEqual(self.a.call("POST", "/v1/quarantine", {"digest": digest, "on": True})[0], 200)
+        status, problem = self.request(self.epoch(), version=3, digest=digest)
+        self.assertEqual(status, 409, problem)
+        self.assertIn(digest, problem["detail"])
         self.assertEqual(self.a.active(), 2)
 
 
