@@ -18,6 +18,14 @@ if(REFIT_FUZZ)
   target_compile_options(refit_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
+# refit_watch_reports(TEST ...): what a sanitizer says in a child process fails the test, too.
+function(refit_watch_reports)
+  if(REFIT_SANITIZE)
+    set_tests_properties(${ARGN} PROPERTIES
+      FAIL_REGULAR_EXPRESSION "ERROR: [A-Z][a-zA-Z]*Sanitizer;WARNING: ThreadSanitizer;runtime error:")
+  endif()
+endfunction()
+
 # refit_module(NAME SOURCES a.c b.c LINK refit_base ...)
 # A directory is a module is a target: refit_NAME, position independent, symbols hidden.
 function(refit_module name)
@@ -84,6 +92,7 @@ function(refit_test module subject)
     set(T_TIMEOUT 60)
   endif()
   set_tests_properties(${module}/${subject} PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS "${module};${T_LABELS}")
+  refit_watch_reports(${module}/${subject})
   if(T_SERIAL)
     set_tests_properties(${module}/${subject} PROPERTIES RUN_SERIAL ON)
   endif()

@@ -67,10 +67,21 @@ void refitd_spawn(struct refitd *refitd, const char *const *extra)
     refitd->log = pipes[0];
 }
 
+/* A line of refitd's log, printed when it belongs to a sanitizer's report. */
+static bool log_line(struct refitd *refitd, char *line, size_t size)
+{
+    if (!http_line(refitd->log, line, size))
+        return false;
+    refitd->reported |= strstr(line, "Sanitizer") || strstr(line, "runtime error:");
+    if (refitd->reported)
+        print_error("%s\n", line);
+    return true;
+}
+
 void refitd_expect_log(struct refitd *refitd, const char *text, char *line, size_t size)
 {
     char buffer[4096] = "";
-    while (http_line(refitd->log, buffer, sizeof buffer)) {
+    while (log_line(refitd, buffer, sizeof buffer)) {
         if (!strstr(buffer, text))
             continue;
         if (line)
@@ -102,7 +113,7 @@ int refitd_wait(struct refitd *refitd)
 {
     char line[4096];
     int status;
-    while (http_line(refitd->log, line, sizeof line))
+    while (log_line(refitd, line, sizeof line))
         ;
     assert_int_equal(waitpid(refitd->pid, &status, 0), refitd->pid);
     refitd->pid = 0;
@@ -128,11 +139,17 @@ static int remove_one(const char *path, const struct stat *info, int kind, struc
 void refitd_cleanup(struct refitd *refitd)
 {
     if (refitd->pid > 0) {
+        /* It may end as it wishes, so that a sanitizer has its last word; a process that won't is ended. */
+        char line[4096];
+        kill(refitd->pid, SIGTERM);
+        while (log_line(refitd, line, sizeof line))
+            ;
         kill(refitd->pid, SIGKILL);
         waitpid(refitd->pid, NULL, 0);
     }
     refit_io_close(&refitd->log);
     nftw(refitd->dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    assert_false(refitd->reported);
 }
 
 void refitd_checkpoint(const struct refitd *refitd, const char *name, uint64_t seed)
@@ -250,6 +267,18 @@ void http_call(uint16_t port, const char *method, const char *path, const char *
         http_send(fd, body, strlen(body));
     http_receive(fd, answer);
     close(fd);
+}
+
+void refitd_await_ready(struct refitd *refitd)
+{
+    static struct answer answer;
+    struct refit_deadline deadline = refit_deadline_in_ms(REFITD_WAIT_MS);
+    for (http_call(refitd->admin, "GET", "/readyz", NULL, &answer); answer.status != 200;
+         http_call(refitd->admin, "GET", "/readyz", NULL, &answer)) {
+        if (refit_deadline_passed(deadline))
+            fail_msg("/readyz: expected 200, found %s%s", answer.head, answer.body);
+        poll(NULL, 0, 1); /* a probe is asked again and again; it has nothing to wait on */
+    }
 }
 
 json_t *http_json(uint16_t port, const char *method, const char *path, const char *body, int expected)

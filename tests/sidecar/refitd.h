@@ -7,6 +7,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -27,7 +28,8 @@ struct refitd {
     char dir[64];
     char socket[128], root[128], layout[128], ports[128];
     pid_t pid;
-    int log; /* its standard error */
+    int log;       /* its standard error */
+    bool reported; /* a sanitizer had something to say there */
     uint16_t control, admin, data;
 };
 
@@ -40,11 +42,13 @@ void refitd_start(struct refitd *refitd, const char *const *extra);
 /* Waits for a line of its log that holds `text`; the test fails when the log ends first. The line is put into `line`
  * (may be NULL). */
 void refitd_expect_log(struct refitd *refitd, const char *text, char *line, size_t size);
+/* Asks /readyz until it says 200: a change is logged before the last rank counts as attached. */
+void refitd_await_ready(struct refitd *refitd);
 /* Its exit code; the test fails when it doesn't end. */
 int refitd_wait(struct refitd *refitd);
 /* SIGTERM and wait; removes nothing. */
 int refitd_stop(struct refitd *refitd);
-/* Kills what still runs and removes the directory. */
+/* Ends what still runs and removes the directory; the test fails when a sanitizer reported anything in refitd. */
 void refitd_cleanup(struct refitd *refitd);
 
 /* A checkpoint file below the root with the layout's tensors, its bytes a function of the seed. */

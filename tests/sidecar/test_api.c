@@ -132,7 +132,7 @@ static void a_restarted_refitd_takes_its_slots_back(void **state)
     assert_int_equal(refitd_wait(&refitd), 128 + SIGKILL);
     refitd_start(&refitd, NULL);
     refitd_expect_log(&refitd, "change=adopt from=0 to=7 label=v7", NULL, 0);
-    json_decref(http_json(refitd.admin, "GET", "/readyz", NULL, 200));
+    refitd_await_ready(&refitd);
     refit_engine_release(engine, &pin);
     load(8, "two.safetensors");
 }

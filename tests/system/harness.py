@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -18,6 +19,10 @@ WAIT_S = 60 * float(os.environ.get("REFIT_TEST_SLOWDOWN", "1"))
 
 def tool(*parts):
     return os.path.join(BUILD, *parts)
+
+
+# What a sanitizer writes to standard error, in a build with one.
+REPORT = re.compile(r"ERROR: \w+Sanitizer|WARNING: ThreadSanitizer|runtime error:")
 
 
 class Child:
@@ -181,14 +186,23 @@ class SystemTest(unittest.TestCase):
         for child in self.children:
             child.end()
             torn += [line for line in child.lines if line.startswith("torn")]
-        failed = self._outcome.errors if hasattr(self._outcome, "errors") else []
-        if any(error for _, error in failed):
-            for name in sorted(os.listdir(self.scratch.name)):
-                if name.endswith(".log"):
-                    with open(self.path(name), errors="replace") as log:
-                        sys.stderr.write(f"--- {name}\n" + "".join(log.readlines()[-15:]))
+        if not self._outcome.success:
+            for name in self.logs():
+                with open(self.path(name), errors="replace") as log:
+                    sys.stderr.write(f"--- {name}\n" + "".join(log.readlines()[-15:]))
+        reports = [report for name in self.logs() for report in self.reports(name)]
         self.scratch.cleanup()
         self.assertEqual(torn, [])
+        self.assertEqual(reports, [], "\n".join(reports))
+
+    def logs(self):
+        return sorted(name for name in os.listdir(self.scratch.name) if name.endswith(".log"))
+
+    def reports(self, name):
+        with open(self.path(name), errors="replace") as file:
+            text = file.read()
+        found = REPORT.search(text)
+        return [f"--- {name}\n{text[found.start():][:4000]}"] if found else []
 
     def path(self, name):
         return os.path.join(self.scratch.name, name)
