@@ -109,9 +109,13 @@ static void become(char *const *argv, int sock, int step_fd, uid_t uid)
         _exit(3);
     if (step_fd >= 0)
         fcntl(step_fd, F_SETFD, 0);
+    /* The other user may have no way to the program's directory. */
+    int program = open(argv[0], O_RDONLY | O_CLOEXEC);
+    if (program < 0)
+        _exit(5);
     if (uid != 0 && (setgroups(0, NULL) != 0 || setresgid(uid, uid, uid) != 0 || setresuid(uid, uid, uid) != 0))
         _exit(4);
-    execv(argv[0], argv);
+    fexecve(program, argv, environ);
     _exit(5);
 }
 
