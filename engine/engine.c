@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/io.h"
+#include "base/thread.h"
 #include "engine/engine_internal.h"
 
 /* --- the hot path ------------------------------------------------------------------------------------------ */
@@ -204,11 +205,9 @@ enum refit_status refit_engine_attach(const struct refit_engine_config *config, 
     status = load_layout(engine, config, err);
     if (status != REFIT_OK)
         goto destroy_engine;
-    int failed = pthread_create(&engine->thread, NULL, refit_engine_session, engine);
-    if (failed) {
-        status = refit_fail_errno(err, failed, "attach: start the library's thread");
+    status = refit_thread_start(&engine->thread, refit_engine_session, engine, "the library's thread", err);
+    if (status != REFIT_OK)
         goto destroy_engine;
-    }
     status = await_attached(engine, timeout_ms, err);
     if (status != REFIT_OK)
         goto stop;

@@ -8,11 +8,11 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/io.h"
 #include "base/log.h"
+#include "base/socket.h"
 #include "engine/engine_internal.h"
 
 #define BACKOFF_MIN_MS 10
@@ -49,11 +49,10 @@ static bool wait_socket(struct refit_engine *engine, int timeout_ms)
 
 static enum refit_status connect_socket(struct refit_engine *engine, struct refit_error *err)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    if (strlen(engine->socket_path) >= sizeof address.sun_path)
-        return refit_fail(err, REFIT_INVALID, "%s: longer than the %zu bytes of a socket's path", engine->socket_path,
-                          sizeof address.sun_path - 1);
-    strcpy(address.sun_path, engine->socket_path);
+    struct sockaddr_un address;
+    enum refit_status status = refit_socket_address(engine->socket_path, &address, err);
+    if (status != REFIT_OK)
+        return status;
     engine->sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (engine->sock < 0)
         return refit_fail_errno(err, errno, "%s: socket", engine->socket_path);

@@ -65,13 +65,6 @@ static enum refit_status check_memory(const char *name, uint64_t bytes, struct r
                       limit.limit + (bytes - limit.available));
 }
 
-/* MFD_NOEXEC_SEAL is refused by kernels before 6.3. */
-static int create_memfd(const char *name)
-{
-    int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
-    return fd < 0 && errno == EINVAL ? memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING) : fd;
-}
-
 /* Every page present and writable. Kernels before 5.14 lack MADV_POPULATE_WRITE. */
 static enum refit_status touch(uint8_t *mapping, uint64_t bytes, const char *name, struct refit_error *err)
 {
@@ -144,7 +137,7 @@ enum refit_status refit_slot_create(const char *name, uint64_t bytes, enum refit
         status = check_memory(name, bytes, err);
     if (status != REFIT_OK)
         return status;
-    int fd = create_memfd(name);
+    int fd = refit_io_memfd(name);
     if (fd < 0)
         return refit_fail_errno(err, errno, "slot %s: memfd_create", name);
     if (fchmod(fd, 0600) != 0 || ftruncate(fd, (off_t)bytes) != 0) {

@@ -11,6 +11,8 @@
 
 #include "base/io.h"
 #include "base/log.h"
+#include "base/socket.h"
+#include "base/thread.h"
 #include "receiver/bank_internal.h"
 
 const char *refit_slot_state_name(enum refit_slot_state state)
@@ -248,10 +250,11 @@ static enum refit_status open_state(struct refit_bank *bank, const char *path, s
 static enum refit_status start(struct refit_bank *bank, const struct refit_bank_config *config,
                                struct refit_error *err)
 {
-    enum refit_status status = open_state(bank, config->state_path, err);
+    /* The socket first: whoever has it has the state file. */
+    enum refit_status status = refit_socket_listen(bank->socket_path, config->socket_mode ? config->socket_mode : 0660,
+                                                   &bank->listener, err);
     if (status == REFIT_OK)
-        status = refit_bank_listen(bank->socket_path, config->socket_mode ? config->socket_mode : 0660,
-                                   &bank->listener, err);
+        status = open_state(bank, config->state_path, err);
     if (status != REFIT_OK)
         return status;
     refit_bank_adopt_begin(bank, config->adopt_ms);
@@ -261,11 +264,9 @@ static enum refit_status start(struct refit_bank *bank, const struct refit_bank_
             return status;
         refit_bank_save(bank);
     }
-    int failed = pthread_create(&bank->thread, NULL, refit_bank_thread, bank);
-    if (failed)
-        return refit_fail_errno(err, failed, "the bank: start its thread");
-    bank->thread_runs = true;
-    return REFIT_OK;
+    status = refit_thread_start(&bank->thread, refit_bank_thread, bank, "the bank's thread", err);
+    bank->thread_runs = status == REFIT_OK;
+    return status;
 }
 
 enum refit_status refit_bank_open(const struct refit_bank_config *config, struct refit_bank **out,

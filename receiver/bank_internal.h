@@ -110,7 +110,8 @@ struct refit_bank {
     bool thread_runs;
     atomic_bool stop;
     int listener, wake;
-    struct refit_client *clients; /* the thread's own */
+    struct refit_client *clients; /* the thread's own, as the next */
+    struct refit_deadline accept_again; /* out of descriptors: not before then */
 };
 
 /* --- bank.c */
@@ -169,7 +170,6 @@ void refit_bank_save(struct refit_bank *bank); /* without the lock; a failure is
 bool refit_bank_load(struct refit_bank *bank); /* false: nothing there that fits this configuration */
 
 /* --- bank_thread.c */
-enum refit_status refit_bank_listen(const char *path, mode_t mode, int *out, struct refit_error *err);
 void *refit_bank_thread(void *bank);
 /* The connection becomes a reader's: sock and pidfd move over, the rest of the client is done with. */
 void refit_client_becomes(struct refit_bank *bank, struct refit_client *client, struct refit_reader *reader);

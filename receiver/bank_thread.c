@@ -9,9 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/io.h"
@@ -27,57 +25,8 @@
 
 #define FIRST_MESSAGE_MS 5000
 #define TICK_MS 1000
+#define ACCEPT_PAUSE_MS 100
 #define SPARE_CLIENTS 64 /* connections beyond one per rank that may wait to attach */
-
-/* --- the socket -------------------------------------------------------------------------------------------- */
-
-static enum refit_status refuse_live(const char *path, const struct sockaddr_un *address, struct refit_error *err)
-{
-    int probe = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    bool live = probe >= 0 && (connect(probe, (const struct sockaddr *)address, sizeof *address) == 0 ||
-                               errno == EAGAIN || errno == EPROTOTYPE /* not a refitd's */);
-    refit_io_close(&probe);
-    return live ? refit_fail(err, REFIT_CONFLICT, "%s: another process listens there", path) : REFIT_OK;
-}
-
-static enum refit_status bind_socket(int fd, const char *path, const struct sockaddr_un *address, mode_t mode,
-                                     struct refit_error *err)
-{
-    struct stat st;
-    if (lstat(path, &st) == 0 && !S_ISSOCK(st.st_mode))
-        return refit_fail(err, REFIT_CONFLICT, "%s: exists and is not a socket", path);
-    unlink(path);
-    if (bind(fd, (const struct sockaddr *)address, sizeof *address) != 0)
-        return refit_fail_errno(err, errno, "%s: can't make the socket (its directory must exist and be writable)", path);
-    /* Nobody can connect before listen(). */
-    if (chmod(path, mode) != 0 || listen(fd, 64) != 0) {
-        enum refit_status status = refit_fail_errno(err, errno, "%s: listen", path);
-        unlink(path);
-        return status;
-    }
-    return REFIT_OK;
-}
-
-enum refit_status refit_bank_listen(const char *path, mode_t mode, int *out, struct refit_error *err)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    if (strlen(path) >= sizeof address.sun_path)
-        return refit_fail(err, REFIT_INVALID, "%s: longer than the %zu bytes of a socket's path", path,
-                          sizeof address.sun_path - 1);
-    strcpy(address.sun_path, path);
-    enum refit_status status = refuse_live(path, &address, err);
-    if (status != REFIT_OK)
-        return status;
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return refit_fail_errno(err, errno, "%s: socket", path);
-    status = bind_socket(fd, path, &address, mode, err);
-    if (status != REFIT_OK)
-        refit_io_close(&fd);
-    else
-        *out = fd;
-    return status;
-}
 
 /* --- clients ----------------------------------------------------------------------------------------------- */
 
@@ -105,8 +54,12 @@ static size_t count_clients(const struct refit_bank *bank)
 static void accept_client(struct refit_bank *bank)
 {
     int sock = accept4(bank->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (sock < 0)
+    if (sock < 0) {
+        /* Gone again; or descriptors or memory are out, and then poll would say at once that it waits still. */
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+            bank->accept_again = refit_deadline_in_ms(ACCEPT_PAUSE_MS);
         return;
+    }
     struct refit_client *client =
         count_clients(bank) < (size_t)bank->ranks + SPARE_CLIENTS ? calloc(1, sizeof *client) : NULL;
     if (!client) {
@@ -278,7 +231,8 @@ static size_t build_set(struct refit_bank *bank, struct poll_set *set)
         set->fds = fds;
         set->capacity = need;
     }
-    set->fds[n++] = (struct pollfd){.fd = bank->listener, .events = POLLIN};
+    bool accepting = refit_deadline_passed(bank->accept_again);
+    set->fds[n++] = (struct pollfd){.fd = accepting ? bank->listener : -1, .events = POLLIN};
     set->fds[n++] = (struct pollfd){.fd = bank->wake, .events = POLLIN};
     for (const struct refit_client *client = bank->clients; client; client = client->next) {
         set->fds[n++] = (struct pollfd){.fd = client->sock, .events = POLLIN};
@@ -355,7 +309,11 @@ static void harvest(struct refit_bank *bank)
 
 static int next_tick(const struct refit_bank *bank, struct refit_deadline tick)
 {
-    return refit_deadline_left_ms(bank->adopting ? refit_deadline_earlier(tick, bank->adopt_deadline) : tick);
+    if (bank->adopting)
+        tick = refit_deadline_earlier(tick, bank->adopt_deadline);
+    if (!refit_deadline_passed(bank->accept_again))
+        tick = refit_deadline_earlier(tick, bank->accept_again);
+    return refit_deadline_left_ms(tick);
 }
 
 static void drain_wake(struct refit_bank *bank)

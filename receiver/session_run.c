@@ -4,11 +4,11 @@
  * is given back, the endpoint first, so that nothing writes into a slot that is given up.
  */
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/log.h"
+#include "base/thread.h"
 #include "checkpoint/checkpoint.h"
 #include "memory/ops.h"
 #include "receiver/receiver_internal.h"
@@ -275,7 +275,8 @@ static enum refit_status await_commit(struct work *work, struct refit_deadline t
         waiting = refit_receiver_wait(receiver, ttl);
     if (atomic_load_explicit(&session->cancel, memory_order_relaxed))
         return refit_fail(err, session->why.status, "%s", session->why.text);
-    if (!waiting)
+    /* A commit that was taken at the last moment counts. */
+    if (!may_commit(session) || receiver->rolling)
         return refit_fail(err, REFIT_TIMEOUT, "version %" PRIu64 " was staged, and nobody committed it in time; "
                           "publish again", session->request.version);
     if (receiver->held)
@@ -412,14 +413,9 @@ static void *session_thread(void *arg)
 
 enum refit_status refit_session_start(struct refit_session *session, pthread_t *thread, struct refit_error *err)
 {
-    sigset_t all, before;
     refit_session_retain(session);
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    int errnum = pthread_create(thread, NULL, session_thread, session);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (errnum == 0)
-        return REFIT_OK;
-    refit_session_release(session);
-    return refit_fail_errno(err, errnum, "thread of refit %s", session->id);
+    enum refit_status status = refit_thread_start(thread, session_thread, session, "the thread of a refit", err);
+    if (status != REFIT_OK)
+        refit_session_release(session);
+    return status;
 }

@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
+#include "base/thread.h"
+
 struct queue {
     struct refit_job *first, **last;
 };
@@ -73,10 +75,11 @@ enum refit_status refit_workers_start(unsigned threads, void (*wake)(void *conte
     workers->wake = wake;
     workers->context = context;
     for (; workers->count < threads; workers->count++) {
-        int errnum = pthread_create(&workers->thread[workers->count], NULL, work, workers);
-        if (errnum) {
+        enum refit_status status =
+            refit_thread_start(&workers->thread[workers->count], work, workers, "a worker thread", err);
+        if (status != REFIT_OK) {
             refit_workers_stop(workers);
-            return refit_fail_errno(err, errnum, "can't start worker thread %u", workers->count);
+            return status;
         }
     }
     *out = workers;

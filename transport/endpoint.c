@@ -2,7 +2,6 @@
 #include "transport/endpoint.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
@@ -10,6 +9,7 @@
 
 #include "base/io.h"
 #include "base/log.h"
+#include "base/thread.h"
 
 static enum refit_status check_config(const struct refit_endpoint_config *config, struct refit_error *err)
 {
@@ -61,12 +61,7 @@ bool refit_endpoint_stopping(const struct refit_endpoint *endpoint)
 
 enum refit_status refit_bulk_thread_start(pthread_t *thread, void *(*run)(void *), void *arg, struct refit_error *err)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    int errnum = pthread_create(thread, NULL, run, arg);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return errnum == 0 ? REFIT_OK : refit_fail_errno(err, errnum, "transport: can't start a thread");
+    return refit_thread_start(thread, run, arg, "a bulk thread", err);
 }
 
 void refit_bulk_thread_nice(int nice)

@@ -11,12 +11,11 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/io.h"
 #include "base/log.h"
+#include "base/socket.h"
 #include "transport/address.h"
 
 #define GREETING_MS 5000
@@ -323,25 +322,6 @@ static enum refit_status open_tcp(struct refit_listener *listener, struct refit_
     return REFIT_OK;
 }
 
-static enum refit_status open_local(struct refit_listener *listener, struct refit_error *err)
-{
-    const char *path = listener->config.local_path;
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    struct stat st;
-    if (strlen(path) >= sizeof address.sun_path)
-        return refit_fail(err, REFIT_INVALID, "%s: a Unix socket's path has at most %zu bytes", path,
-                          sizeof address.sun_path - 1);
-    strcpy(address.sun_path, path);
-    /* A socket that an earlier process left behind; nothing else is removed. */
-    if (lstat(path, &st) == 0 && S_ISSOCK(st.st_mode))
-        unlink(path);
-    listener->local = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (listener->local < 0 || bind(listener->local, (struct sockaddr *)&address, sizeof address) != 0 ||
-        listen(listener->local, SOMAXCONN) != 0)
-        return refit_fail_errno(err, errno, "bulk listener on %s", path);
-    return REFIT_OK;
-}
-
 static bool copy_text(const char *from, char **to)
 {
     return !from || (*to = strdup(from)) != NULL;
@@ -392,7 +372,7 @@ enum refit_status refit_listener_start(const struct refit_listener_config *confi
     if (status == REFIT_OK && config->tcp_address)
         status = open_tcp(listener, err);
     if (status == REFIT_OK && config->local_path)
-        status = open_local(listener, err);
+        status = refit_socket_listen(listener->local_path, 0, &listener->local, err);
     if (status == REFIT_OK)
         status = refit_bulk_thread_start(&listener->thread, listen_thread, listener, err);
     if (status != REFIT_OK) {

@@ -2,13 +2,12 @@
 #include "transport/local.h"
 
 #include <errno.h>
-#include <sys/mman.h>
 
 #include "base/io.h"
 
 enum refit_status refit_local_probe(struct refit_error *err)
 {
-    int fd = memfd_create("refit-probe", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int fd = refit_io_memfd("refit-probe");
     if (fd < 0)
         return refit_fail(err, REFIT_UNSUPPORTED, "local: this kernel gives no sealable memfd (errno %d)", errno);
     refit_io_close(&fd);

@@ -150,7 +150,7 @@ static enum refit_status ring_create(struct local_holder *holder, struct refit_e
     if (slots > REFIT_LOCAL_RING_SLOTS_MAX)
         slots = REFIT_LOCAL_RING_SLOTS_MAX;
     size_t bytes = (size_t)slots * REFIT_BATCH_BYTES;
-    holder->ring_fd = memfd_create("refit-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    holder->ring_fd = refit_io_memfd("refit-ring");
     if (holder->ring_fd < 0 || ftruncate(holder->ring_fd, (off_t)bytes) != 0)
         return refit_fail_errno(err, errno, "a ring of %zu bytes", bytes);
     void *ring = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, holder->ring_fd, 0);
