@@ -32,8 +32,9 @@ static bool draw(struct refit_cli_progress *progress, const struct watched *all,
     bool ended = true;
     for (size_t i = 0; shown && i < count; i++) {
         bool known = all[i].status == REFIT_OK;
+        const char *why = all[i].status == REFIT_NOT_FOUND ? "no refit" : "no answer";
         shown[i] = (struct refit_replica_progress){
-            .url = all[i].control.url.text, .phase = known ? refit_control_phase_name(all[i].state.phase) : "no refit",
+            .url = all[i].control.url.text, .phase = known ? refit_control_phase_name(all[i].state.phase) : why,
             .bytes_done = all[i].state.bytes_done, .bytes_due = all[i].state.bytes_due};
         ended = ended && all[i].ended;
     }

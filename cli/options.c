@@ -118,8 +118,11 @@ static int check_complete(const struct refit_cli_command *command, const struct 
                           const struct refit_cli_list *positional, size_t min, size_t max)
 {
     for (size_t i = 0; options[i].name; i++)
-        if (options[i].required && !given[i])
-            return complain(command, "is required", options[i].name, NULL);
+        if (options[i].required && !given[i]) {
+            char flag[64];
+            snprintf(flag, sizeof flag, "--%s", options[i].name);
+            return complain(command, "is required", flag, NULL);
+        }
     if (positional->count < min)
         return complain(command, command->arguments, "too few arguments, expected", NULL);
     if (positional->count > max)

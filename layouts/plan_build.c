@@ -280,7 +280,8 @@ static enum refit_status report_lack(struct build *b, const char *name, const st
 {
     char box[REFIT_BOX_TEXT_MAX];
     return refit_fail(b->err, REFIT_MISMATCH,
-                      "tensor \"%s\": no destination rank holds box %s of it: hold all of it, or excuse its name", name,
+                      "tensor \"%s\": no destination rank holds box %s of it: hold all of it, or name it in \"excused\" of either layout",
+                      name,
                       refit_box_format(&shape->lacks, box, sizeof(box)));
 }
 
@@ -328,7 +329,8 @@ static enum refit_status check_used(struct build *b)
         refit_layout_tensor(b->plan->source, id, &tensor);
         if (!excused(b, tensor.name) && !refit_layout_find(b->plan->destination, tensor.name, &alias)) {
             return refit_fail(b->err, REFIT_MISMATCH,
-                              "tensor \"%s\" of the source is used by no destination tensor: serve it, or excuse it",
+                              "tensor \"%s\" of the source is used by no destination tensor: serve it, or name it in \"excused\" of "
+                              "either layout",
                               tensor.name);
         }
     }

@@ -142,6 +142,8 @@ static enum refit_status take_answer(struct call *call, struct evhttp_request *r
 static enum refit_status no_answer(struct call *call)
 {
     int unknown = bufferevent_socket_get_dns_error(evhttp_connection_get_bufferevent(call->connection));
+    if (unknown) /* libevent reports it as an end of the connection */
+        return call_failed(call, REFIT_PEER, evutil_gai_strerror(unknown));
     switch (call->failure) {
     case EVREQ_HTTP_DATA_TOO_LONG: return call_failed(call, REFIT_INVALID, "the answer is larger than is accepted");
     case EVREQ_HTTP_INVALID_HEADER: return call_failed(call, REFIT_INVALID, "the answer is not HTTP");
@@ -149,8 +151,7 @@ static enum refit_status no_answer(struct call *call)
     case EVREQ_HTTP_EOF: return call_failed(call, REFIT_PEER, "the connection closed before the answer was whole");
     default: break;
     }
-    return call_failed(call, REFIT_PEER, unknown ? evutil_gai_strerror(unknown)
-                                                 : "cannot connect; is refitd running there?");
+    return call_failed(call, REFIT_PEER, "cannot connect; is refitd running there?");
 }
 
 static void on_failure(enum evhttp_request_error failure, void *context)

@@ -68,7 +68,7 @@ static void usage_says_what_was_expected_and_what_was_found(void **state)
     expect("push x --version", 2, "--version: needs a value, found the end of the line");
     expect("push x --version zero --to u", 2, "--version: expected a whole number from 1 on, found zero");
     expect("push x --version -3 --to u", 2, "found -3");
-    expect("push x --version 1", 2, "to: is required");
+    expect("push x --version 1", 2, "--to: is required");
     expect("push x y --version 1 --to u", 2, "y: unexpected argument");
     expect("push x --version 1 --to u --deadline 5y", 2, "expected a duration");
     expect("push x --version 1 --to u --output xml", 2, "expected json or text, found xml");
@@ -83,6 +83,8 @@ static void every_command_has_help_with_examples(void **state)
         char arguments[64], example[64];
         snprintf(arguments, sizeof arguments, "%s --help", names[i]);
         snprintf(example, sizeof example, "  refit %s", names[i]);
+        expect(arguments, 0, example);
+        snprintf(arguments, sizeof arguments, "help %s", names[i]);
         expect(arguments, 0, example);
     }
 }
