@@ -219,6 +219,13 @@ static void fill_receiver_config(const struct refit_sidecar *sidecar, const char
     };
 }
 
+/* It may be mounted later, so it does not keep refitd from starting; but who mistyped it should not have to wait. */
+static void look_at_checkpoint_root(const char *root)
+{
+    if (root[0] && access(root, R_OK | X_OK) != 0)
+        refit_log(REFIT_LOG_WARN, "--checkpoint-root %s: %s; no checkpoint can be read there now", root, strerror(errno));
+}
+
 static void run_open(struct refit_job *job)
 {
     struct passage *passage = (struct passage *)job;
@@ -231,6 +238,7 @@ static void run_open(struct refit_job *job)
         passage->status = load_layout(passage->sidecar, &passage->err);
     if (passage->status)
         return;
+    look_at_checkpoint_root(passage->sidecar->config->checkpoint_root);
     refit_listen_address_host(&data, host, sizeof host);
     fill_receiver_config(passage->sidecar, host, refit_listen_address_port(&data), &config);
     passage->status = refit_receiver_open(&config, &passage->receiver, &passage->err);
