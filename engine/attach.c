@@ -233,6 +233,18 @@ static enum refit_status read_message(const json_t *object, struct refit_attach_
     return status;
 }
 
+enum refit_status refit_attach_parse(const void *text, size_t len, struct refit_attach_message *message,
+                                     struct refit_error *err)
+{
+    json_t *object = NULL;
+    memset(message, 0, sizeof *message);
+    enum refit_status status = refit_json_parse(text, len, "message", &object, err);
+    if (status == REFIT_OK)
+        status = read_message(object, message, err);
+    json_decref(object);
+    return status;
+}
+
 enum refit_status refit_attach_receive(int sock, struct refit_attach_message *message, int *fds, size_t fd_max,
                                        size_t *fd_count, struct refit_error *err)
 {
@@ -244,11 +256,7 @@ enum refit_status refit_attach_receive(int sock, struct refit_attach_message *me
         return status;
     if (len == 0 && *fd_count == 0)
         return refit_fail(err, REFIT_PEER, "the engine's socket: closed");
-    json_t *object = NULL;
-    status = refit_json_parse(text, len, "message", &object, err);
-    if (status == REFIT_OK)
-        status = read_message(object, message, err);
-    json_decref(object);
+    status = refit_attach_parse(text, len, message, err);
     if (status != REFIT_OK) {
         for (size_t i = 0; i < *fd_count; i++)
             refit_io_close(&fds[i]);

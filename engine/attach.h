@@ -53,5 +53,8 @@ REFIT_MUST_CHECK enum refit_status refit_attach_send(int sock, const struct refi
 /* REFIT_BUSY: nothing there (non-blocking); REFIT_PEER: closed; REFIT_INVALID: not a message. The caller owns fds. */
 REFIT_MUST_CHECK enum refit_status refit_attach_receive(int sock, struct refit_attach_message *message, int *fds,
                                                         size_t fd_max, size_t *fd_count, struct refit_error *err);
+/* The text of one message; what refit_attach_receive() does with what it read. */
+REFIT_MUST_CHECK enum refit_status refit_attach_parse(const void *text, size_t len,
+                                                      struct refit_attach_message *message, struct refit_error *err);
 
 #endif
