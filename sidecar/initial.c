@@ -40,7 +40,7 @@ static void begin(struct refit_sidecar *sidecar)
     memcpy(sidecar->initial.id, ticket.id, sizeof sidecar->initial.id);
     sidecar->initial.running = true;
     refit_audit("--initial-checkpoint", "change=begin refit=%s version=%" PRIu64 " from=%s", ticket.id, request.version,
-                request.checkpoint);
+                refit_audit_value(request.checkpoint).text);
 }
 
 static void check_running(struct refit_sidecar *sidecar)

@@ -39,7 +39,7 @@ void refit_handle_lead(const struct refit_call *call, struct refit_reply *reply)
         refit_reply_error(reply, &err, status == REFIT_CONFLICT ? "other-lead" : NULL, 0);
         return;
     }
-    refit_audit(call->client, "change=lead lead=%s epoch=%" PRIu64 " takeover=%d", name, epoch, takeover);
+    refit_audit(call->client, "change=lead lead=%s epoch=%" PRIu64 " takeover=%d", refit_audit_value(name).text, epoch, takeover);
     refit_reply_json(
         reply, 200,
         json_pack("{s:o, s:s}", "epoch", refit_json_u64(epoch), "instance", refit_receiver_instance(call->receiver)));

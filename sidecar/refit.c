@@ -137,8 +137,8 @@ void refit_handle_begin(const struct refit_call *call, struct refit_reply *reply
     }
     if (!ticket.existing)
         refit_audit(call->client, "change=begin refit=%s version=%" PRIu64 " label=%s epoch=%" PRIu64 " from=%s",
-                    ticket.id, request.version, request.label, request.epoch,
-                    request.checkpoint[0] ? request.checkpoint : request.source);
+                    ticket.id, request.version, refit_audit_value(request.label).text, request.epoch,
+                    refit_audit_value(request.checkpoint[0] ? request.checkpoint : request.source).text);
     answer_ticket(call, &ticket, reply);
 }
 
@@ -203,6 +203,6 @@ void refit_handle_abort(const struct refit_call *call, struct refit_reply *reply
         refit_reply_error(reply, &err, status == REFIT_CONFLICT ? "committed" : NULL, 0);
         return;
     }
-    refit_audit(call->client, "change=abort refit=%s reason=%s", call->param, why);
+    refit_audit(call->client, "change=abort refit=%s reason=%s", call->param, refit_audit_value(why).text);
     refit_reply_json(reply, 200, json_pack("{s:s, s:b}", "id", call->param, "aborted", 1));
 }

@@ -39,9 +39,27 @@ static void wake(void *context)
     (void)written;
 }
 
+struct refit_audit_value refit_audit_value(const char *text)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/+@";
+    struct refit_audit_value value = {{0}};
+    bool quoted = text[strspn(text, plain)] != '\0';
+    size_t n = 0;
+    if (quoted)
+        value.text[n++] = '"';
+    for (; *text && n + 4 < sizeof value.text; text++) {
+        if (*text == '"' || *text == '\\')
+            value.text[n++] = '\\';
+        value.text[n++] = *text;
+    }
+    if (quoted)
+        value.text[n] = '"';
+    return value;
+}
+
 void refit_audit(const char *client, const char *format, ...)
 {
-    char text[896];
+    char text[1000];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
@@ -83,10 +101,10 @@ static void note_active(struct refit_sidecar *sidecar, const struct refit_snapsh
     const struct refit_version *version = &bank->slot[bank->active].version;
     if (version->version == sidecar->active_version && strcmp(version->digest, sidecar->active_digest) == 0)
         return;
-    refit_audit(now->receiver.lead[0] ? now->receiver.lead : "-",
+    refit_audit(now->receiver.lead[0] ? refit_audit_value(now->receiver.lead).text : "-",
                 "change=%s from=%" PRIu64 " to=%" PRIu64 " label=%s digest=%s refit=%s",
-                now->receiver.session[0] ? "swap" : "adopt", sidecar->active_version, version->version, version->label,
-                version->digest, now->receiver.session);
+                now->receiver.session[0] ? "swap" : "adopt", sidecar->active_version, version->version,
+                refit_audit_value(version->label).text, version->digest, now->receiver.session);
     sidecar->active_version = version->version;
     memcpy(sidecar->active_digest, version->digest, sizeof sidecar->active_digest);
 }
@@ -98,7 +116,7 @@ static void note_session(struct refit_sidecar *sidecar, const struct refit_sessi
     if (!counted && session->phase == REFIT_PHASE_ABORTED)
         refit_audit("-", "change=aborted refit=%s version=%" PRIu64 " phase=%s status=%s reason=%s", session->id,
                     session->version, refit_phase_name(session->failed_in), refit_status_name(session->error.status),
-                    session->error.text);
+                    refit_audit_value(session->error.text).text);
 }
 
 static void serve_change(struct refit_sidecar *sidecar, const struct refit_snapshots *now)

@@ -74,4 +74,11 @@ void refit_initial_step(struct refit_sidecar *sidecar, const struct refit_snapsh
 /* One line per change: who, what, from which version to which. */
 __attribute__((format(printf, 2, 3))) void refit_audit(const char *client, const char *format, ...);
 
+/* A text from outside as the value of a key in an audit line: as it is when it is one plain word, else quoted, so that a
+ * label can't pass for another key. Lives to the end of the full expression it is called in. */
+struct refit_audit_value {
+    char text[784];
+};
+struct refit_audit_value refit_audit_value(const char *text);
+
 #endif

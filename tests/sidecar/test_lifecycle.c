@@ -46,6 +46,17 @@ static void sigterm_right_after_the_start_is_not_lost(void **state)
     }
 }
 
+static void a_name_cannot_pass_for_another_key_of_the_audit(void **state)
+{
+    char line[1024];
+    refitd_start(&refitd, NULL);
+    json_decref(http_json(refitd.control, "POST", "/v1/lead", "{\"name\":\"a\\\" change=release\"}", 200));
+    refitd_expect_log(&refitd, "change=lead", line, sizeof line);
+    /* The value is quoted once, and the message once more. */
+    assert_non_null(strstr(line, "lead=\\\"a\\\\\\\" change=release\\\" epoch="));
+    assert_int_equal(refitd_stop(&refitd), 0);
+}
+
 /* A barrier refit of a checkpoint, staged; its sequence then. */
 static long long stage(char id[static 64])
 {
@@ -213,6 +224,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(sigterm_ends_an_idle_refitd),    TEST(sigterm_right_after_the_start_is_not_lost),
         TEST(sigterm_ends_those_who_wait),    TEST(sigterm_while_a_body_comes_in_does_not_wait_for_it),
+        TEST(a_name_cannot_pass_for_another_key_of_the_audit),
         TEST(the_ports_file_names_the_ports), TEST(probes_tell_three_truths),
         TEST(initial_weights_are_loaded),     TEST(initial_weights_that_come_late_are_waited_for),
         TEST(a_start_that_fails_says_why),    TEST(a_port_in_use_is_named),
