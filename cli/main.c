@@ -28,9 +28,10 @@ int main(int argc, char **argv)
         printf("refit %s\n", REFIT_VERSION);
         return REFIT_EXIT_OK;
     }
+    static char help[] = "--help";
     if (strcmp(name, "help") == 0 && argc > 2) { /* "help push" is "push --help" */
         argv[1] = argv[2];
-        argv[2] = (char[]){"--help"};
+        argv[2] = help;
         name = argv[1];
     }
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
