@@ -92,27 +92,23 @@ class Peaks(threading.Thread):
                 self.peak[pid] = max(self.peak[pid], anonymous_bytes(pid))
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", default="build/release")
-    parser.add_argument("--sources", type=int, default=4, help="trainer ranks (4)")
-    parser.add_argument("--ranks", type=int, default=32, help="serving ranks of the replica (32)")
-    options = parser.parse_args()
-    os.environ["REFIT_BUILD"] = options.build
+def publisher_path(build):
+    """The release build has no tests, and a build for sanitizers no benches."""
+    paths = [os.path.join(build, *parts) for parts in (("bench", "bench_publisher"), ("tests", "system", "publisher"))]
+    return next((path for path in paths if os.path.exists(path)), paths[0])
+
+
+def measure(build, scratch, sources, ranks, versions):
+    """Refits a replica of `ranks` ranks, without engines; the bytes each refit needed, and the peak of refitd and of each sender rank."""
     from harness import free_port
-    with tempfile.TemporaryDirectory(prefix="refit-memory.") as scratch:
-        run(options, scratch, free_port)
-
-
-def run(options, scratch, free_port):
     paths = {}
-    for name, document in (("source", source(options.sources)), ("destination", destination(options.ranks))):
+    for name, document in (("source", source(sources)), ("destination", destination(ranks))):
         paths[name] = os.path.join(scratch, name + ".json")
         with open(paths[name], "w") as file:
             json.dump(document, file)
     ports = os.path.join(scratch, "ports")
-    refitd = subprocess.Popen([os.path.join(options.build, "sidecar", "refitd"), "--socket", os.path.join(scratch, "s"), "--ranks",
-                               str(options.ranks), "--layout", paths["destination"], "--control", "127.0.0.1:0", "--admin",
+    refitd = subprocess.Popen([os.path.join(build, "sidecar", "refitd"), "--socket", os.path.join(scratch, "s"), "--ranks",
+                               str(ranks), "--layout", paths["destination"], "--control", "127.0.0.1:0", "--admin",
                                "127.0.0.1:0", "--data", "127.0.0.1:0", "--ports-file", ports, "--log-level", "error"])
     publishers = []
     try:
@@ -121,9 +117,10 @@ def run(options, scratch, free_port):
         with open(ports) as file:
             url = f"http://127.0.0.1:{json.load(file)['control']}"
         lead = f"127.0.0.1:{free_port()}"
-        publishers = [subprocess.Popen([os.path.join(options.build, "bench", "bench_publisher"), paths["source"], str(rank),
-                                        str(options.sources), lead, "1,2,3", *([url] if rank == 0 else [])],
-                                       stdout=subprocess.PIPE, text=True) for rank in range(options.sources)]
+        publishers = [subprocess.Popen([publisher_path(build), paths["source"], str(rank),
+                                        str(sources), lead, ",".join(map(str, versions)), "deadline=120000",
+                                        *([url] if rank == 0 else [])], stdout=subprocess.PIPE, text=True)
+                      for rank in range(sources)]
         peaks = Peaks([refitd.pid, *[p.pid for p in publishers]])
         peaks.start()
         lines = publishers[0].communicate(timeout=300)[0].splitlines()
@@ -132,19 +129,31 @@ def run(options, scratch, free_port):
         peaks.ending.set()
         peaks.join()
         if not lines or not all(line.startswith(("ok", "replica")) for line in lines):
-            raise SystemExit(f"memory.py: the refits failed: {lines}")
-        needed = int(lines[0].split(" ")[3])
-        print(f"DeepSeek-V3's documents, {options.sources} sources to TP{options.ranks}, widths / 64, three refits of "
-              f"{needed / 1e6:.0f} MB each\n")
-        print("| process | peak anonymous memory |\n|---|---|")
-        print(f"| refitd | {peaks.peak[refitd.pid] / 2**20:.1f} MiB |")
-        for rank, publisher in enumerate(publishers):
-            print(f"| sender rank {rank}{' (leads)' if rank == 0 else ''} | {peaks.peak[publisher.pid] / 2**20:.1f} MiB |")
+            raise RuntimeError(f"the refits failed: {lines}")
+        return int(lines[0].split(" ")[3]), list(peaks.peak.values())
     finally:
         for process in [*publishers, refitd]:
             if process.poll() is None:
                 process.terminate()
             process.wait()
+            if process.stdout:
+                process.stdout.close()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default="build/release")
+    parser.add_argument("--sources", type=int, default=4, help="trainer ranks (4)")
+    parser.add_argument("--ranks", type=int, default=32, help="serving ranks of the replica (32)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="refit-memory.") as scratch:
+        needed, (refitd, *senders) = measure(options.build, scratch, options.sources, options.ranks, (1, 2, 3))
+    print(f"DeepSeek-V3's documents, {options.sources} sources to TP{options.ranks}, widths / 64, three refits of "
+          f"{needed / 1e6:.0f} MB each\n")
+    print("| process | peak anonymous memory |\n|---|---|")
+    print(f"| refitd | {refitd / 2**20:.1f} MiB |")
+    for rank, peak in enumerate(senders):
+        print(f"| sender rank {rank}{' (leads)' if rank == 0 else ''} | {peak / 2**20:.1f} MiB |")
 
 
 if __name__ == "__main__":

@@ -2,12 +2,21 @@
  *
  * refitd: the sidecar of one serving replica.
  */
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
 
 #include "base/log.h"
 #include "sidecar/sidecar.h"
+
+/* A plan's arrays grow to tens of MiB and go again. As mappings of their own they move without a copy and are given back
+ * whole; left to itself, glibc keeps such blocks in its heaps after the first ones were freed. */
+static void give_memory_back(void)
+{
+    mallopt(M_MMAP_THRESHOLD, 128 << 10);
+    mallopt(M_TRIM_THRESHOLD, 256 << 10);
+}
 
 int main(int argc, char **argv)
 {
@@ -21,6 +30,7 @@ int main(int argc, char **argv)
     sigaddset(&signals, SIGINT);
     sigprocmask(SIG_BLOCK, &signals, NULL);
     signal(SIGPIPE, SIG_IGN);
+    give_memory_back();
 
     if (refit_config_load(argc, argv, environ, &config, &err)) {
         fprintf(stderr, "refitd: %s\n", err.text);
