@@ -49,7 +49,7 @@ static enum refit_status check_same(const struct refit_session *session, const s
 {
     if (strcmp(session->request.body_digest, request->body_digest) == 0)
         return REFIT_OK;
-    return refit_fail(err, REFIT_INVALID, "refit %s has the same identity (epoch %" PRIu64 ", version %" PRIu64
+    return refit_fail(err, REFIT_MISMATCH, "refit %s has the same identity (epoch %" PRIu64 ", version %" PRIu64
                       ", publish_id '%s') with another body; use a new publish_id", session->id, request->epoch,
                       request->version, request->publish_id);
 }

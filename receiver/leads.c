@@ -35,14 +35,34 @@ enum refit_status refit_leads_admit(const struct refit_leads *leads, const char 
     return REFIT_OK;
 }
 
-enum refit_status refit_leads_check(struct refit_leads *leads, uint64_t epoch, struct refit_error *err)
+static enum refit_status check_epoch(const struct refit_leads *leads, uint64_t epoch, struct refit_error *err)
 {
-    if (epoch != leads->epoch && leads->epoch == 0)
+    if (leads->epoch == 0)
         return refit_fail(err, REFIT_STALE, "epoch %" PRIu64 " is not current: none was issued here; lead again",
                           epoch);
     if (epoch != leads->epoch)
         return refit_fail(err, REFIT_STALE, "epoch %" PRIu64 " is not current: %" PRIu64 " was issued to %s; lead "
                           "again", epoch, leads->epoch, leads->name);
-    leads->heard_ns = refit_clock_ns();
+    return REFIT_OK;
+}
+
+enum refit_status refit_leads_check(struct refit_leads *leads, uint64_t epoch, struct refit_error *err)
+{
+    enum refit_status status = check_epoch(leads, epoch, err);
+    if (status == REFIT_OK)
+        leads->heard_ns = refit_clock_ns();
+    return status;
+}
+
+enum refit_status refit_leads_resign(struct refit_leads *leads, const char *name, uint64_t epoch,
+                                     struct refit_error *err)
+{
+    enum refit_status status = check_epoch(leads, epoch, err);
+    if (status != REFIT_OK)
+        return status;
+    if (strcmp(leads->name, name) != 0)
+        return refit_fail(err, REFIT_CONFLICT, "epoch %" PRIu64 " was issued to %s, so %.127s can't resign it", epoch,
+                          leads->name, name);
+    leads->heard_ns = 0;
     return REFIT_OK;
 }

@@ -105,6 +105,8 @@ static enum refit_status init_locks(struct refit_receiver *receiver, struct refi
     pthread_condattr_destroy(&attr);
     if (errnum == 0)
         errnum = pthread_mutex_init(&receiver->lock, NULL);
+    if (errnum == 0)
+        errnum = pthread_mutex_init(&receiver->saving, NULL);
     return errnum == 0 ? REFIT_OK : refit_fail_errno(err, errnum, "the receiver's lock");
 }
 
@@ -184,6 +186,7 @@ void refit_receiver_close(struct refit_receiver *receiver)
     refit_sources_clear(&receiver->sources);
     pthread_cond_destroy(&receiver->changed);
     pthread_mutex_destroy(&receiver->lock);
+    pthread_mutex_destroy(&receiver->saving);
     free(receiver->checkpoint_root);
     free(receiver);
 }
@@ -194,52 +197,84 @@ static bool lead_works(const struct refit_receiver *receiver)
 {
     for (uint32_t i = 0; i < receiver->session_count; i++) {
         const struct refit_session *session = receiver->sessions[i];
-        if (!refit_session_is_finished(session) && session->request.epoch == receiver->leads.epoch &&
-            session->request.epoch != 0)
+        if (session->request.epoch == receiver->leads.epoch && session->request.epoch != 0 &&
+            !refit_session_is_finished(session) && !atomic_load_explicit(&session->cancel, memory_order_relaxed))
             return true;
     }
     return false;
 }
 
-/* Nobody is left to commit what an earlier lead began. */
-static void fence(struct refit_receiver *receiver)
+static enum refit_status admit(const struct refit_receiver *receiver, const char *name, bool takeover,
+                               struct refit_error *err)
+{
+    return refit_leads_admit(&receiver->leads, name, takeover, lead_works(receiver), receiver->config.lead_ttl_ms, err);
+}
+
+/* Nobody is left to commit what the leads up to `epoch` began. */
+static void fence(struct refit_receiver *receiver, uint64_t epoch, const char *why)
 {
     for (uint32_t i = 0; i < receiver->session_count; i++) {
         struct refit_session *session = receiver->sessions[i];
-        if (session->request.epoch != 0 && session->request.epoch < receiver->leads.epoch)
-            refit_session_cancel(session, REFIT_ABORTED, "its lead was replaced by %s", receiver->leads.name);
+        if (session->request.epoch != 0 && session->request.epoch <= epoch)
+            refit_session_cancel(session, REFIT_ABORTED, "%s", why);
     }
 }
 
-static enum refit_status issue_epoch(struct refit_receiver *receiver, const char *name, struct refit_error *err)
+static void install_lead(struct refit_receiver *receiver, const struct refit_record *record)
 {
-    const struct refit_leads before = receiver->leads;
-    if (__builtin_add_overflow(before.epoch, 1, &receiver->leads.epoch)) {
-        receiver->leads = before;
-        return refit_fail(err, REFIT_INVALID, "no epoch is left after 2^64 - 1");
-    }
-    snprintf(receiver->leads.name, sizeof receiver->leads.name, "%s", name);
+    char why[REFIT_LEAD_NAME_MAX + 32];
+    snprintf(why, sizeof why, "its lead was replaced by %s", record->lead);
+    fence(receiver, receiver->leads.epoch, why);
+    receiver->leads.epoch = record->epoch;
+    memcpy(receiver->leads.name, record->lead, sizeof receiver->leads.name);
     receiver->leads.heard_ns = refit_clock_ns();
-    enum refit_status status = refit_record_save(receiver, err);
-    if (status != REFIT_OK) {
-        /* Not told, so not issued: the next one may get this number. */
-        receiver->leads = before;
+}
+
+/* With `saving` held. An epoch is on disk before it is told; one that is not told may be issued again. */
+static enum refit_status issue_epoch(struct refit_receiver *receiver, const char *name, bool takeover,
+                                     struct refit_record *record, struct refit_error *err)
+{
+    refit_receiver_lock(receiver);
+    enum refit_status status = admit(receiver, name, takeover, err);
+    refit_record_copy(receiver, record);
+    refit_receiver_unlock(receiver);
+    if (status != REFIT_OK)
+        return status;
+    if (__builtin_add_overflow(record->epoch, 1, &record->epoch))
+        return refit_fail(err, REFIT_INVALID, "no epoch is left after 2^64 - 1");
+    snprintf(record->lead, sizeof record->lead, "%s", name);
+    status = refit_record_write(receiver, record, err);
+    if (status != REFIT_OK)
         return refit_error_prefix(err, status, "an epoch for %s", name);
-    }
-    fence(receiver);
-    return REFIT_OK;
+    refit_receiver_lock(receiver);
+    status = admit(receiver, name, takeover, err); /* the other lead may have begun a refit meanwhile */
+    if (status == REFIT_OK)
+        install_lead(receiver, record);
+    refit_receiver_unlock(receiver);
+    return status;
 }
 
 enum refit_status refit_receiver_lead(struct refit_receiver *receiver, const char *name, bool takeover,
                                       uint64_t *epoch, struct refit_error *err)
 {
+    struct refit_record record;
+    pthread_mutex_lock(&receiver->saving);
+    enum refit_status status = issue_epoch(receiver, name, takeover, &record, err);
+    pthread_mutex_unlock(&receiver->saving);
+    if (status != REFIT_OK)
+        return status;
+    *epoch = record.epoch;
+    refit_receiver_changed(receiver);
+    return REFIT_OK;
+}
+
+enum refit_status refit_receiver_resign(struct refit_receiver *receiver, const char *name, uint64_t epoch,
+                                        struct refit_error *err)
+{
     refit_receiver_lock(receiver);
-    enum refit_status status = refit_leads_admit(&receiver->leads, name, takeover, lead_works(receiver),
-                                                 receiver->config.lead_ttl_ms, err);
+    enum refit_status status = refit_leads_resign(&receiver->leads, name, epoch, err);
     if (status == REFIT_OK)
-        status = issue_epoch(receiver, name, err);
-    if (status == REFIT_OK)
-        *epoch = receiver->leads.epoch;
+        fence(receiver, epoch, "its lead resigned");
     refit_receiver_unlock(receiver);
     if (status == REFIT_OK)
         refit_receiver_changed(receiver);

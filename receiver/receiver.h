@@ -104,6 +104,11 @@ void refit_receiver_set_notify(struct refit_receiver *receiver, void (*notify)(v
 REFIT_MUST_CHECK enum refit_status refit_receiver_lead(struct refit_receiver *receiver, const char *name, bool takeover,
                                                        uint64_t *epoch, struct refit_error *err);
 
+/* The lead of `epoch` leads no more: another may follow at once, and what it began is aborted, unless it is being
+ * committed. Repeatable. REFIT_STALE: another epoch is current; REFIT_CONFLICT: it was issued to another name. */
+REFIT_MUST_CHECK enum refit_status refit_receiver_resign(struct refit_receiver *receiver, const char *name,
+                                                         uint64_t epoch, struct refit_error *err);
+
 /* A source layout, once; checked against `digest` (of the canonical text). REFIT_MISMATCH when they differ. */
 REFIT_MUST_CHECK enum refit_status refit_receiver_put_source(struct refit_receiver *receiver, const char *digest,
                                                              const void *text, size_t len, struct refit_error *err);
@@ -116,7 +121,8 @@ REFIT_MUST_CHECK enum refit_status refit_receiver_plan(struct refit_receiver *re
  * which. Card and token are there when this returns: holders may dial at once, the listener parks them until there is
  * a slot to land in. A checkpoint's request without publish_id names its refit only while that runs.
  *   REFIT_STALE      the epoch is not the current one (412)
- *   REFIT_INVALID    same identity, another body (422); version 0
+ *   REFIT_MISMATCH   same identity, another body
+ *   REFIT_INVALID    a member is not what it must be
  *   REFIT_CONFLICT   held, quarantined, another refit is staged or committing, version not newer than the active one
  *   REFIT_NOT_FOUND  source digest unknown (put it, then retry); checkpoint not below the root
  *   REFIT_BUSY       no layout yet: no engine has attached; slots are being handed back after a restart; too many

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the files of the receiver share. One lock guards everything that changes, sessions included; `changed` wakes
- * whoever waits for a session or a rollback to move. Under it no document is parsed, no plan built and nothing of the
- * bank's waited for; the one file written under it is the state file, so that an epoch is on disk before it is told.
+ * whoever waits for a session or a rollback to move. Under it no document is parsed, no plan built, no file written and
+ * nothing of the bank's waited for: probes take it.
  */
 #ifndef REFIT_RECEIVER_RECEIVER_INTERNAL_H
 #define REFIT_RECEIVER_RECEIVER_INTERNAL_H
@@ -26,6 +26,7 @@ struct refit_receiver {
     struct refit_bank *bank;
     struct refit_listener *listener;
 
+    pthread_mutex_t saving; /* taken before the lock: the last state copied is the last one written */
     pthread_mutex_t lock;
     pthread_cond_t changed; /* on CLOCK_MONOTONIC */
     void (*notify)(void *context);
@@ -57,8 +58,19 @@ void refit_receiver_changed(struct refit_receiver *receiver);
 /* False: the deadline passed. Under the lock. */
 bool refit_receiver_wait(struct refit_receiver *receiver, struct refit_deadline deadline);
 
-/* Epoch, lead, hold and quarantine to the state file. Under the lock. */
-REFIT_MUST_CHECK enum refit_status refit_record_save(const struct refit_receiver *receiver, struct refit_error *err);
+/* What the state file keeps of the receiver. */
+struct refit_record {
+    uint64_t epoch;
+    char lead[REFIT_LEAD_NAME_MAX];
+    bool held;
+    struct refit_quarantine quarantine;
+};
+void refit_record_copy(const struct refit_receiver *receiver, struct refit_record *out); /* under the lock */
+/* Blocks for an fsync. With `saving` held and without the lock. */
+REFIT_MUST_CHECK enum refit_status refit_record_write(struct refit_receiver *receiver,
+                                                      const struct refit_record *record, struct refit_error *err);
+/* Writes what is the case now. Takes both locks itself. */
+REFIT_MUST_CHECK enum refit_status refit_record_save(struct refit_receiver *receiver, struct refit_error *err);
 REFIT_MUST_CHECK enum refit_status refit_record_load(struct refit_receiver *receiver, struct refit_error *err);
 
 /* The plan of the whole replica, from the cache or new; retained for the caller. Takes the lock itself. */

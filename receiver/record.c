@@ -10,20 +10,47 @@
 
 #define SECTION "receiver"
 
-enum refit_status refit_record_save(const struct refit_receiver *receiver, struct refit_error *err)
+void refit_record_copy(const struct refit_receiver *receiver, struct refit_record *out)
+{
+    *out = (struct refit_record){
+        .epoch = receiver->leads.epoch, .held = receiver->held, .quarantine = receiver->quarantine};
+    memcpy(out->lead, receiver->leads.name, sizeof out->lead);
+}
+
+static json_t *record_json(const struct refit_record *record)
 {
     json_t *digests = json_array();
-    for (uint32_t i = 0; i < receiver->quarantine.count; i++)
-        json_array_append_new(digests, json_string(receiver->quarantine.digests[i]));
-    json_t *record = json_pack("{s:o, s:s, s:b, s:o}", "epoch", refit_json_u64(receiver->leads.epoch), "lead",
-                               receiver->leads.name, "held", receiver->held, "quarantine", digests);
+    for (uint32_t i = 0; i < record->quarantine.count; i++)
+        json_array_append_new(digests, json_string(record->quarantine.digests[i]));
+    json_t *json = json_pack("{s:o, s:s, s:b, s:o}", "epoch", refit_json_u64(record->epoch), "lead", record->lead,
+                             "held", record->held, "quarantine", digests);
     /* An append that failed shows in the count: half a quarantine must not be written. */
-    if (!record || json_array_size(json_object_get(record, "quarantine")) != receiver->quarantine.count) {
-        json_decref(record);
-        return refit_fail_alloc(err, "the receiver's state", sizeof receiver->quarantine);
-    }
-    enum refit_status status = refit_state_put(refit_bank_state(receiver->bank), SECTION, record, err);
-    json_decref(record);
+    if (json && json_array_size(json_object_get(json, "quarantine")) == record->quarantine.count)
+        return json;
+    json_decref(json);
+    return NULL;
+}
+
+enum refit_status refit_record_write(struct refit_receiver *receiver, const struct refit_record *record,
+                                     struct refit_error *err)
+{
+    json_t *json = record_json(record);
+    if (!json)
+        return refit_fail_alloc(err, "the receiver's state", sizeof *record);
+    enum refit_status status = refit_state_put(refit_bank_state(receiver->bank), SECTION, json, err);
+    json_decref(json);
+    return status;
+}
+
+enum refit_status refit_record_save(struct refit_receiver *receiver, struct refit_error *err)
+{
+    struct refit_record record;
+    pthread_mutex_lock(&receiver->saving);
+    refit_receiver_lock(receiver);
+    refit_record_copy(receiver, &record);
+    refit_receiver_unlock(receiver);
+    enum refit_status status = refit_record_write(receiver, &record, err);
+    pthread_mutex_unlock(&receiver->saving);
     return status;
 }
 

@@ -10,11 +10,16 @@
 #include "receiver/request.h"
 
 /* A disk that is full must not keep an operator from rolling back. */
-static void save_or_warn(const struct refit_receiver *receiver, const char *what)
+static void save_or_warn(struct refit_receiver *receiver, const char *what)
 {
     struct refit_error error;
     if (refit_record_save(receiver, &error) != REFIT_OK)
         refit_log(REFIT_LOG_WARN, "%s holds until a restart, the state file was not written: %s", what, error.text);
+}
+
+static bool is_committing(const struct refit_receiver *receiver)
+{
+    return receiver->session_count > 0 && receiver->sessions[0]->phase == REFIT_PHASE_COMMITTING;
 }
 
 /* Under the lock: no commit starts any more, and none is under way. */
@@ -27,9 +32,9 @@ static enum refit_status stop_commits(struct refit_receiver *receiver, struct re
     if (receiver->rolling)
         return refit_fail(err, REFIT_TIMEOUT, "rollback: another one is under way, the deadline passed");
     receiver->rolling = true;
-    while (waiting && receiver->session_count > 0 && receiver->sessions[0]->phase == REFIT_PHASE_COMMITTING)
+    while (is_committing(receiver) && waiting)
         waiting = refit_receiver_wait(receiver, deadline);
-    if (waiting)
+    if (!is_committing(receiver))
         return REFIT_OK;
     receiver->rolling = false;
     return refit_fail(err, REFIT_TIMEOUT, "rollback: refit %s is being committed, the deadline passed",
@@ -70,7 +75,6 @@ static void hold(struct refit_receiver *receiver, const char *left, bool quarant
     for (uint32_t i = 0; i < receiver->session_count; i++)
         refit_session_cancel(receiver->sessions[i], REFIT_CONFLICT, "held: rolled back to version %" PRIu64
                              ", newer versions are forbidden until release", now->version);
-    save_or_warn(receiver, "the hold of a rollback");
 }
 
 enum refit_status refit_receiver_rollback(struct refit_receiver *receiver, uint64_t version, const char *kv,
@@ -99,6 +103,8 @@ enum refit_status refit_receiver_rollback(struct refit_receiver *receiver, uint6
         hold(receiver, left, quarantine_current, &to);
     refit_receiver_unlock(receiver);
     refit_receiver_changed(receiver);
+    if (status == REFIT_OK)
+        save_or_warn(receiver, "the hold of a rollback");
     if (status == REFIT_OK && now)
         *now = to;
     if (status == REFIT_OK)
@@ -110,9 +116,9 @@ void refit_receiver_release_hold(struct refit_receiver *receiver)
 {
     refit_receiver_lock(receiver);
     receiver->held = false;
-    save_or_warn(receiver, "the release of a hold");
     refit_receiver_unlock(receiver);
     refit_receiver_changed(receiver);
+    save_or_warn(receiver, "the release of a hold");
 }
 
 enum refit_status refit_receiver_quarantine(struct refit_receiver *receiver, const char *digest, bool on,
@@ -120,10 +126,9 @@ enum refit_status refit_receiver_quarantine(struct refit_receiver *receiver, con
 {
     refit_receiver_lock(receiver);
     enum refit_status status = refit_quarantine_set(&receiver->quarantine, digest, on, err);
-    if (status == REFIT_OK)
-        status = refit_record_save(receiver, err);
     refit_receiver_unlock(receiver);
-    if (status == REFIT_OK)
-        refit_receiver_changed(receiver);
-    return status;
+    if (status != REFIT_OK)
+        return status;
+    refit_receiver_changed(receiver);
+    return refit_record_save(receiver, err);
 }

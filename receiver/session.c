@@ -10,7 +10,6 @@
 #include "base/io.h"
 #include "receiver/receiver_internal.h"
 
-
 static const char *const phase_names[REFIT_PHASE_COUNT] = {
     [REFIT_PHASE_REQUESTED] = "requested",
     [REFIT_PHASE_PREFLIGHT] = "preflight",

@@ -45,6 +45,35 @@ void refit_handle_lead(const struct refit_call *call, struct refit_reply *reply)
         json_pack("{s:o, s:s}", "epoch", refit_json_u64(epoch), "instance", refit_receiver_instance(call->receiver)));
 }
 
+static enum refit_status read_resign(const struct refit_call *call, char *name, size_t size, uint64_t *epoch,
+                                     struct refit_error *err)
+{
+    static const char *const known[] = {"name", "epoch", NULL};
+    enum refit_status status = refit_json_known(call->json, "resign", known, err);
+    if (status == REFIT_OK)
+        status = refit_call_text(call, "name", "resign", name, size, err);
+    if (status == REFIT_OK)
+        status = refit_json_get_u64(call->json, "epoch", "resign", epoch, err);
+    return status;
+}
+
+void refit_handle_resign(const struct refit_call *call, struct refit_reply *reply)
+{
+    char name[REFIT_LEAD_NAME_MAX] = "";
+    uint64_t epoch = 0;
+    struct refit_error err;
+    enum refit_status status = read_resign(call, name, sizeof name, &epoch, &err);
+    if (status == REFIT_OK)
+        status = refit_receiver_resign(call->receiver, name, epoch, &err);
+    if (status) {
+        const char *type = status == REFIT_STALE ? "stale-epoch" : status == REFIT_CONFLICT ? "other-lead" : NULL;
+        refit_reply_error(reply, &err, type, 0);
+        return;
+    }
+    refit_audit(call->client, "change=resign lead=%s epoch=%" PRIu64, refit_audit_value(name).text, epoch);
+    refit_reply_json(reply, 200, json_pack("{s:o}", "epoch", refit_json_u64(epoch)));
+}
+
 /* Who serves which rank, and from what memory. */
 static json_t *binding_json(const struct refit_receiver_snapshot *now)
 {

@@ -110,8 +110,8 @@ static void answer_refusal(const struct refit_call *call, const struct refit_err
 {
     struct refit_receiver_snapshot now;
     refit_receiver_read(call->receiver, &now);
-    if (err->status == REFIT_INVALID && strstr(err->text, "the same identity"))
-        refit_reply_error(reply, err, "identity-reused", 422);
+    if (err->status == REFIT_MISMATCH)
+        refit_reply_error(reply, err, "identity-reused", 0);
     else if (err->status == REFIT_STALE)
         refit_reply_error(reply, err, "stale-epoch", 0);
     else if (err->status == REFIT_CONFLICT && now.held)

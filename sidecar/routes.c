@@ -12,6 +12,7 @@
 
 const struct refit_route refit_control_table[] = {
     {"POST", "/v1/lead", REFIT_ROUTE_WORKER, refit_handle_lead, SMALL, REQUEST_MS, false},
+    {"POST", "/v1/resign", REFIT_ROUTE_WORKER, refit_handle_resign, SMALL, REQUEST_MS, false},
     {"PUT", "/v1/sources/{}", REFIT_ROUTE_WORKER, refit_handle_put_source, SOURCE_BYTES, SOURCE_MS, true},
     {"GET", "/v1/layout", REFIT_ROUTE_WORKER, refit_handle_layout, 0, REQUEST_MS, false},
     {"GET", "/v1/host", REFIT_ROUTE_LOOP, refit_handle_host, 0, REQUEST_MS, false},

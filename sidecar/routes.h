@@ -58,6 +58,7 @@ void refit_watch_heartbeat(struct refit_sidecar *sidecar); /* about once a secon
 
 /* Handlers, by noun. */
 void refit_handle_lead(const struct refit_call *call, struct refit_reply *reply);
+void refit_handle_resign(const struct refit_call *call, struct refit_reply *reply);
 void refit_handle_put_source(const struct refit_call *call, struct refit_reply *reply);
 void refit_handle_layout(const struct refit_call *call, struct refit_reply *reply);
 void refit_handle_host(const struct refit_call *call, struct refit_reply *reply);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "world.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -176,6 +177,83 @@ static void epoch_is_not_told_before_it_is_on_disk(void **state)
     assert_int_equal(lead("a", false), 2);
 }
 
+static void lead_that_resigned_may_be_followed_at_once(void **state)
+{
+    struct refit_error err;
+    uint64_t epoch = lead("a", false);
+    refused("b", "a");
+    assert_int_equal(refit_receiver_resign(world.receiver, "a", epoch + 1, &err), REFIT_STALE);
+    assert_int_equal(refit_receiver_resign(world.receiver, "b", epoch, &err), REFIT_CONFLICT);
+    assert_non_null(strstr(err.text, "issued to a"));
+    refused("b", "a");
+    assert_int_equal(refit_receiver_resign(world.receiver, "a", epoch, &err), REFIT_OK);
+    assert_int_equal(refit_receiver_resign(world.receiver, "a", epoch, &err), REFIT_OK);
+    assert_int_equal(lead("b", false), epoch + 1);
+    assert_int_equal(refit_receiver_resign(world.receiver, "a", epoch, &err), REFIT_STALE);
+}
+
+static void resigning_where_nobody_led_is_stale(void **state)
+{
+    struct refit_error err;
+    assert_int_equal(refit_receiver_resign(world.receiver, "a", 0, &err), REFIT_STALE);
+    assert_int_equal(refit_receiver_resign(world.receiver, "", 1, &err), REFIT_STALE);
+}
+
+static void what_a_lead_that_resigned_began_is_aborted(void **state)
+{
+    world_lead(&world);
+    world_put_source(&world);
+    struct refit_request request = world_request(&world, 1, "p");
+    struct refit_ticket ticket = world_begin(&world, &request);
+    refused("someone-else", "a refit of its runs here");
+    assert_int_equal(refit_receiver_resign(world.receiver, world.lead, world.epoch, NULL), REFIT_OK);
+    assert_int_equal(lead("someone-else", false), world.epoch + 1); /* also while the refit still unwinds */
+    struct refit_session_snapshot end = world_wait_aborted(&world, ticket.id, REFIT_ABORTED);
+    assert_non_null(strstr(end.error.text, "resigned"));
+    ticket_release(&ticket);
+}
+
+static void *lead_on_a_slow_disk(void *context)
+{
+    uint64_t epoch;
+    atomic_int *tid = context;
+    atomic_store(tid, gettid());
+    (void)!refit_receiver_lead(world.receiver, "a", false, &epoch, NULL);
+    return NULL;
+}
+
+static bool is_asleep(int tid)
+{
+    char path[64], text[512] = "";
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", tid);
+    FILE *file = fopen(path, "re");
+    assert_non_null(file);
+    assert_true(fread(text, 1, sizeof text - 1, file) > 0);
+    fclose(file);
+    return strncmp(strrchr(text, ')'), ") S", 3) == 0;
+}
+
+/* The state file's temporary is a FIFO here: opening it takes until somebody reads. */
+static void slow_disk_holds_up_no_reader(void **state)
+{
+    char path[160];
+    pthread_t thread;
+    atomic_int tid = 0;
+    struct refit_receiver_snapshot now;
+    struct refit_deadline deadline = refit_deadline_in_ms(WORLD_WAIT_MS);
+    snprintf(path, sizeof path, "%s.state.tmp.%d", world.socket_path, (int)getpid());
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(pthread_create(&thread, NULL, lead_on_a_slow_disk, &tid), 0);
+    while (atomic_load(&tid) == 0 || !is_asleep(atomic_load(&tid)))
+        assert_false(refit_deadline_passed(deadline));
+    refit_receiver_read(world.receiver, &now);
+    assert_int_equal(now.epoch, 0);
+    int reader = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    assert_true(reader >= 0);
+    pthread_join(thread, NULL);
+    close(reader);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -192,6 +270,10 @@ int main(void)
         TEST(epoch_that_was_not_issued_is_stale),
         TEST(epoch_hold_and_quarantine_survive_a_restart),
         TEST(epoch_is_not_told_before_it_is_on_disk),
+        TEST(lead_that_resigned_may_be_followed_at_once),
+        TEST(resigning_where_nobody_led_is_stale),
+        TEST(what_a_lead_that_resigned_began_is_aborted),
+        TEST(slow_disk_holds_up_no_reader),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -124,7 +124,7 @@ static void same_identity_with_another_body_is_refused(void **state)
     struct refit_ticket first = start(&request, 1), again;
     struct refit_error err;
     refit_sha256_hex("other", 5, request.body_digest);
-    assert_int_equal(refit_receiver_begin(world.receiver, &request, &again, &err), REFIT_INVALID);
+    assert_int_equal(refit_receiver_begin(world.receiver, &request, &again, &err), REFIT_MISMATCH);
     assert_non_null(strstr(err.text, first.id));
     world_wait_phase(&world, first.id, REFIT_PHASE_STAGED);
     commit(&first, 1, 1);
