@@ -112,6 +112,18 @@ enum refit_status refit_control_call(struct refit_control *control, enum refit_h
     return status;
 }
 
+/* Steals `body`; NULL: out of memory, or a text that is not UTF-8. */
+static enum refit_status post(struct refit_control *control, const char *path, json_t *body,
+                              struct refit_deadline deadline, struct refit_error *err)
+{
+    if (!body)
+        return refit_fail(err, REFIT_NO_MEMORY, "%s%s: no memory for the request, or a text in it is not UTF-8",
+                          control->url.text, path);
+    enum refit_status status = refit_control_call(control, REFIT_HTTP_POST, path, body, deadline, NULL, err);
+    json_decref(body);
+    return status;
+}
+
 /* Calls, reads the answer with `read`, and names the replica when a member is not what it should be. */
 typedef enum refit_status (*read_answer)(const json_t *answer, void *out, struct refit_error *err);
 
@@ -145,6 +157,13 @@ enum refit_status refit_control_lead(struct refit_control *control, const char *
         call_and_read(control, REFIT_HTTP_POST, "/v1/lead", body, deadline, read_epoch, epoch, err);
     json_decref(body);
     return status;
+}
+
+enum refit_status refit_control_resign(struct refit_control *control, const char *name, uint64_t epoch,
+                                       struct refit_deadline deadline, struct refit_error *err)
+{
+    return post(control, "/v1/resign", json_pack("{s:s, s:o}", "name", name, "epoch", refit_json_u64(epoch)), deadline,
+                err);
 }
 
 enum refit_status refit_control_put_source(struct refit_control *control, const char *digest, const char *text,
@@ -370,11 +389,7 @@ static enum refit_status post_to_refit(struct refit_control *control, const char
 {
     char path[256];
     snprintf(path, sizeof path, "/refit/%s/%s", id, verb);
-    if (!body)
-        return refit_fail(err, REFIT_NO_MEMORY, "out of memory for a request to %s", control->url.text);
-    enum refit_status status = refit_control_call(control, REFIT_HTTP_POST, path, body, deadline, NULL, err);
-    json_decref(body);
-    return status;
+    return post(control, path, body, deadline, err);
 }
 
 enum refit_status refit_control_commit(struct refit_control *control, const char *id, uint64_t version,

@@ -35,6 +35,9 @@ REFIT_MUST_CHECK enum refit_status refit_control_call(struct refit_control *cont
 REFIT_MUST_CHECK enum refit_status refit_control_lead(struct refit_control *control, const char *name, bool takeover,
                                                       struct refit_deadline deadline, uint64_t *epoch,
                                                       struct refit_error *err);
+/* Leads no more. REFIT_STALE: another epoch is current. */
+REFIT_MUST_CHECK enum refit_status refit_control_resign(struct refit_control *control, const char *name, uint64_t epoch,
+                                                        struct refit_deadline deadline, struct refit_error *err);
 /* `text` is canonical, its SHA-256 is `digest`. */
 REFIT_MUST_CHECK enum refit_status refit_control_put_source(struct refit_control *control, const char *digest,
                                                             const char *text, size_t len,

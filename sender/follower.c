@@ -532,18 +532,21 @@ static enum refit_status watch_until_committed(struct refit_replica *replica, st
     return settle(replica, err);
 }
 
+/* A commit may be repeated: one whose answer was lost is sent again before its outcome is taken for unknown. */
 static enum refit_status commit(struct refit_replica *replica, struct refit_error *err)
 {
     struct refit_lead *lead = replica->lead;
+    struct refit_deadline patience = call_deadline(replica, PATIENCE_MS);
     for (;;) {
         enum refit_status status =
             refit_control_commit(&replica->control, replica->ticket.id, lead->publish.version, replica->digest,
                                  call_deadline(replica, CALL_MS), err);
         if (status == REFIT_OK)
             return watch_until_committed(replica, err);
-        if (status == REFIT_PEER || status == REFIT_TIMEOUT || is_replaced(replica))
+        bool lost = status == REFIT_PEER || status == REFIT_TIMEOUT;
+        if (is_replaced(replica) || (lost && refit_deadline_passed(patience)))
             return settle(replica, err);
-        if (status != REFIT_BUSY || refit_deadline_passed(lead->publish.deadline))
+        if (!lost && (status != REFIT_BUSY || refit_deadline_passed(lead->publish.deadline)))
             return status;
         pause_for(replica, AGAIN_MS);
     }

@@ -6,7 +6,6 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,9 +16,12 @@
 #include "base/buf.h"
 #include "base/cursor.h"
 #include "base/io.h"
+#include "base/thread.h"
 
-#define FRAME_HEADER 4
+#define FRAME_LENGTH 4
+#define FRAME_HEADER 9 /* behind the length: type and turn */
 #define READ_BYTES (64 * 1024)
+#define ACCEPT_PAUSE_MS 100
 
 enum link_state { LINK_NONE, LINK_STRANGER, LINK_TRUSTED, LINK_LOST };
 
@@ -40,7 +42,8 @@ struct refit_hub {
     size_t link_capacity;
     pthread_mutex_t lock; /* adding links */
     atomic_size_t count;
-    size_t strangers; /* the hub's thread only */
+    size_t strangers; /* the hub's thread only, as the next */
+    struct refit_deadline accept_again; /* out of descriptors: not before then */
     int wakeup;
     atomic_bool stopping, deaf;
     pthread_t thread;
@@ -105,7 +108,7 @@ static bool add_link(struct refit_hub *hub, int fd, enum link_state state, size_
         tune(fd);
         link->fd = fd;
         link->greet_by = refit_deadline_in_ms(REFIT_HUB_GREETING_MS);
-        refit_buf_init(&link->in, FRAME_HEADER + (state == LINK_TRUSTED ? hub->config.frame_max
+        refit_buf_init(&link->in, FRAME_LENGTH + (state == LINK_TRUSTED ? hub->config.frame_max
                                                                        : REFIT_HUB_GREETING_BYTES));
         atomic_store_explicit(&link->state, state, memory_order_release);
         if (index == count)
@@ -120,8 +123,12 @@ static void accept_all(struct refit_hub *hub)
 {
     for (;;) {
         int fd = accept4(hub->config.listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0)
+        if (fd < 0) {
+            /* None waits; or descriptors or memory are out, and then poll would say at once that one waits still. */
+            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+                hub->accept_again = refit_deadline_in_ms(ACCEPT_PAUSE_MS);
             return;
+        }
         size_t index;
         if (hub->strangers < REFIT_HUB_STRANGERS && add_link(hub, fd, LINK_STRANGER, &index))
             hub->strangers++;
@@ -133,25 +140,27 @@ static void accept_all(struct refit_hub *hub)
 /* How many bytes the frame being assembled still lacks, header first; false: its length is not acceptable. */
 static bool bytes_lacking(const struct refit_hub *hub, const struct link *link, size_t *lacking)
 {
-    if (link->in.len < FRAME_HEADER) {
-        *lacking = FRAME_HEADER - link->in.len;
+    if (link->in.len < FRAME_LENGTH) {
+        *lacking = FRAME_LENGTH - link->in.len;
         return true;
     }
     bool stranger = atomic_load_explicit(&link->state, memory_order_relaxed) == LINK_STRANGER;
     struct refit_cursor cursor = refit_cursor_over(link->in.data, link->in.len);
     size_t len = refit_cursor_u32(&cursor);
-    *lacking = FRAME_HEADER + len - link->in.len;
-    return len >= 1 && len <= (stranger ? REFIT_HUB_GREETING_BYTES : hub->config.frame_max);
+    *lacking = FRAME_LENGTH + len - link->in.len;
+    return len >= FRAME_HEADER && len <= (stranger ? REFIT_HUB_GREETING_BYTES : hub->config.frame_max);
 }
 
 static bool deliver(struct refit_hub *hub, size_t index)
 {
     struct link *link = &hub->links[index];
     struct refit_error why = {.status = REFIT_PEER, .text = "dropped"};
-    const uint8_t *frame = link->in.data + FRAME_HEADER;
-    bool keep = hub->config.frame(hub->config.context, index, frame[0], frame + 1, link->in.len - FRAME_HEADER - 1,
-                                  &why);
-    if (!keep) {
+    struct refit_cursor cursor = refit_cursor_over(link->in.data + FRAME_LENGTH, link->in.len - FRAME_LENGTH);
+    struct refit_frame frame = {.type = refit_cursor_u8(&cursor)};
+    frame.turn = refit_cursor_u64(&cursor);
+    frame.len = refit_cursor_left(&cursor);
+    frame.body = cursor.at;
+    if (!hub->config.frame(hub->config.context, index, &frame, &why)) {
         lose(hub, index, &why);
         return false;
     }
@@ -195,6 +204,8 @@ static bool read_some(struct refit_hub *hub, size_t index)
 static int poll_timeout_ms(struct refit_hub *hub)
 {
     struct refit_deadline first = {.at_ns = INT64_MAX};
+    if (!refit_deadline_passed(hub->accept_again))
+        first = hub->accept_again;
     size_t count = atomic_load_explicit(&hub->count, memory_order_acquire);
     for (size_t i = 0; hub->strangers > 0 && i < count; i++)
         if (atomic_load_explicit(&hub->links[i].state, memory_order_relaxed) == LINK_STRANGER)
@@ -204,7 +215,7 @@ static int poll_timeout_ms(struct refit_hub *hub)
 
 static size_t fill_polls(struct refit_hub *hub, size_t count)
 {
-    bool deaf = atomic_load_explicit(&hub->deaf, memory_order_acquire);
+    bool deaf = atomic_load_explicit(&hub->deaf, memory_order_acquire) || !refit_deadline_passed(hub->accept_again);
     hub->polls[0] = (struct pollfd){.fd = hub->wakeup, .events = POLLIN};
     hub->polls[1] = (struct pollfd){.fd = deaf ? -1 : hub->config.listener, .events = POLLIN};
     for (size_t i = 0; i < count; i++)
@@ -243,17 +254,6 @@ static void *run(void *context)
     return NULL;
 }
 
-static bool start_thread(struct refit_hub *hub)
-{
-    /* Signals are the application's. */
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&hub->thread, NULL, run, hub);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return failed == 0;
-}
-
 static void release(struct refit_hub *hub)
 {
     size_t count = atomic_load_explicit(&hub->count, memory_order_relaxed);
@@ -290,12 +290,15 @@ enum refit_status refit_hub_start(const struct refit_hub_config *config, struct 
     for (size_t i = 0; hub->links && i < hub->link_capacity; i++)
         pthread_mutex_init(&hub->links[i].sending, NULL);
     *out = hub; /* before the thread starts: the first frame may come at once, and its handler needs the hub */
-    if (hub->wakeup < 0 || !hub->links || !hub->polls || !start_thread(hub)) {
+    enum refit_status status = hub->wakeup < 0 || !hub->links || !hub->polls
+                                   ? refit_fail(err, REFIT_NO_MEMORY, "no memory or no descriptor for a hub of %zu links",
+                                                config->links_max)
+                                   : refit_thread_start(&hub->thread, run, hub, "the thread of a hub", err);
+    if (status != REFIT_OK) {
         release(hub);
         *out = NULL;
-        return refit_fail(err, REFIT_NO_MEMORY, "cannot start a hub of %zu links", config->links_max);
     }
-    return REFIT_OK;
+    return status;
 }
 
 void refit_hub_stop(struct refit_hub *hub)
@@ -323,27 +326,29 @@ void refit_hub_trust(struct refit_hub *hub, size_t index)
     struct link *link = &hub->links[index];
     if (atomic_load_explicit(&link->state, memory_order_relaxed) != LINK_STRANGER)
         return; /* rank 0's link to itself was trusted from the start */
-    link->in.max_bytes = FRAME_HEADER + hub->config.frame_max;
+    link->in.max_bytes = FRAME_LENGTH + hub->config.frame_max;
     atomic_store_explicit(&link->state, LINK_TRUSTED, memory_order_release);
     hub->strangers--;
 }
 
-enum refit_status refit_hub_send(struct refit_hub *hub, size_t index, uint8_t type, const void *body, size_t len,
+enum refit_status refit_hub_send(struct refit_hub *hub, size_t index, const struct refit_frame *frame,
                                  struct refit_deadline deadline, struct refit_error *err)
 {
     struct link *link = &hub->links[index];
-    uint8_t header[FRAME_HEADER + 1];
-    uint32_t announced = (uint32_t)(len + 1);
+    uint8_t header[FRAME_LENGTH + FRAME_HEADER];
     if (!is_live(link))
         return refit_fail(err, REFIT_PEER, "the connection is gone");
-    if (len + 1 > hub->config.frame_max)
-        return refit_fail(err, REFIT_INVALID, "a message of %zu bytes, at most %zu", len, hub->config.frame_max - 1);
+    if (frame->len > hub->config.frame_max - FRAME_HEADER)
+        return refit_fail(err, REFIT_INVALID, "a message of %zu bytes, at most %zu", frame->len,
+                          hub->config.frame_max - FRAME_HEADER);
+    uint32_t announced = (uint32_t)(frame->len + FRAME_HEADER);
     memcpy(header, &announced, sizeof announced);
-    header[FRAME_HEADER] = type;
+    header[FRAME_LENGTH] = frame->type;
+    memcpy(header + FRAME_LENGTH + 1, &frame->turn, sizeof frame->turn);
     pthread_mutex_lock(&link->sending);
     enum refit_status status = refit_io_send_full(link->fd, header, sizeof header, deadline, "message to a rank", err);
     if (status == REFIT_OK)
-        status = refit_io_send_full(link->fd, body, len, deadline, "message to a rank", err);
+        status = refit_io_send_full(link->fd, frame->body, frame->len, deadline, "message to a rank", err);
     /* Half a frame went out: nothing after it would be understood. */
     if (status != REFIT_OK)
         shutdown(link->fd, SHUT_RDWR);

@@ -2,7 +2,7 @@
  *
  * Framed connections between ranks, read by one thread.
  *
- * A frame is its length (u32, of what follows), a type (u8) and a body. A hub polls a listening socket (may be none) and all
+ * A frame is its length (u32, of what follows), a type (u8), a turn (u64, the caller's) and a body. A hub polls a listening socket (may be none) and all
  * links, assembles frames without ever blocking on one peer, and calls back on its own thread. A trusted link that
  * closes, sends a malformed length or is told to go by `frame` is lost, once, with the reason.
  *
@@ -23,12 +23,19 @@
 
 struct refit_hub;
 
+struct refit_frame {
+    uint8_t type;
+    uint64_t turn;
+    const void *body;
+    size_t len;
+};
+
 struct refit_hub_config {
     int listener;           /* listening socket, owned by the hub from now on; -1: none */
     size_t links_max;
     size_t frame_max;       /* bytes of a trusted link's frame */
     /* On the hub's thread; must not block. False: the link is dropped with *why. */
-    bool (*frame)(void *context, size_t link, uint8_t type, const void *body, size_t len, struct refit_error *why);
+    bool (*frame)(void *context, size_t link, const struct refit_frame *frame, struct refit_error *why);
     void (*lost)(void *context, size_t link, const struct refit_error *why);
     void *context;
 };
@@ -43,8 +50,8 @@ REFIT_MUST_CHECK enum refit_status refit_hub_add(struct refit_hub *hub, int fd, 
 /* From `frame` only; nothing happens to a link that is trusted already. */
 void refit_hub_trust(struct refit_hub *hub, size_t link);
 /* Any thread; frames of different callers don't mix. REFIT_PEER: the link is lost. */
-REFIT_MUST_CHECK enum refit_status refit_hub_send(struct refit_hub *hub, size_t link, uint8_t type, const void *body,
-                                                  size_t len, struct refit_deadline deadline, struct refit_error *err);
+REFIT_MUST_CHECK enum refit_status refit_hub_send(struct refit_hub *hub, size_t link, const struct refit_frame *frame,
+                                                  struct refit_deadline deadline, struct refit_error *err);
 /* No more connections are taken. */
 void refit_hub_close_listener(struct refit_hub *hub);
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sender/lead.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,12 +8,13 @@
 
 #include "base/io.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "sender/replica.h"
 #include "sender/served.h"
 
 /* Of the deadline, a part is kept for committing those that are staged: a fifth, at most this. */
 #define RESERVE_MS 10000
-#define CLOSING_ABORT_MS 2000
+#define LEAVING_MS 2000
 
 static void set_name(struct refit_lead *lead, const char *name)
 {
@@ -83,31 +83,34 @@ enum refit_status refit_lead_create(const struct refit_lead_config *config, stru
     return status;
 }
 
-/* What stage_only left behind must not wait for its time to live. */
-static void *abort_staged(void *context)
+/* What stage_only left behind must not wait for its time to live, nor another lead for ours. */
+static void *leave(void *context)
 {
     struct refit_replica *replica = context;
+    struct refit_deadline deadline = refit_deadline_in_ms(LEAVING_MS);
     struct refit_error err;
-    if (refit_control_abort(&replica->control, replica->ticket.id, "its lead closed",
-                            refit_deadline_in_ms(CLOSING_ABORT_MS), &err) != REFIT_OK)
+    if (replica->staged_kept && refit_control_abort(&replica->control, replica->ticket.id, "its lead closed", deadline,
+                                                    &err) != REFIT_OK)
         refit_log(REFIT_LOG_WARN, "a staged refit could not be aborted: %s", err.text);
+    if (refit_control_resign(&replica->control, replica->lead->name, replica->epoch, deadline, &err) != REFIT_OK)
+        refit_log(REFIT_LOG_INFO, "the lead could not resign, its time to live ends it: %s", err.text);
     return NULL;
 }
 
-static void abort_all_staged(struct refit_lead *lead)
+static void leave_all(struct refit_lead *lead)
 {
-    /* On threads, for the caller's may not block SIGPIPE. */
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    for (size_t i = 0; lead->replicas && i < lead->replica_count; i++) {
+    /* On threads: replicas don't wait for each other, and the caller's thread may not block SIGPIPE. */
+    struct refit_error err;
+    for (size_t i = 0; i < lead->replica_count; i++) {
         struct refit_replica *replica = &lead->replicas[i];
-        if (replica->staged_kept && pthread_create(&replica->thread, NULL, abort_staged, replica) != 0)
-            replica->staged_kept = 0;
+        if (replica->epoch == 0)
+            continue;
+        replica->leaving = refit_thread_start(&replica->thread, leave, replica, "a thread to resign", &err) == REFIT_OK;
+        if (!replica->leaving)
+            refit_log(REFIT_LOG_WARN, "the lead could not resign, its time to live ends it: %s", err.text);
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    for (size_t i = 0; lead->replicas && i < lead->replica_count; i++)
-        if (lead->replicas[i].staged_kept)
+    for (size_t i = 0; i < lead->replica_count; i++)
+        if (lead->replicas[i].leaving)
             pthread_join(lead->replicas[i].thread, NULL);
 }
 
@@ -115,7 +118,7 @@ void refit_lead_end(struct refit_lead *lead)
 {
     refit_lead_cancel(lead);
     refit_lead_join(lead);
-    abort_all_staged(lead);
+    leave_all(lead);
 }
 
 void refit_lead_destroy(struct refit_lead *lead)
@@ -239,15 +242,10 @@ enum refit_status refit_lead_begin(struct refit_lead *lead, const struct refit_l
     for (size_t i = 0; i < lead->replica_count; i++)
         reset_replica(&lead->replicas[i]);
     pthread_mutex_unlock(&lead->lock);
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&lead->conductor, NULL, refit_conductor_run, lead);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (failed)
-        return refit_fail_errno(err, failed, "cannot start the conductor's thread");
-    lead->running = true;
-    return REFIT_OK;
+    enum refit_status status =
+        refit_thread_start(&lead->conductor, refit_conductor_run, lead, "the conductor's thread", err);
+    lead->running = status == REFIT_OK;
+    return status;
 }
 
 void refit_lead_cancel(struct refit_lead *lead)
@@ -292,7 +290,7 @@ bool refit_lead_given_up(struct refit_lead *lead, struct refit_error *err)
     if (cancelled)
         refit_fail(err, REFIT_ABORTED, "the sender was closed");
     else if (lost.status != REFIT_OK)
-        *err = lost;
+        refit_fail(err, lost.status, "%s", lost.text);
     else if (refit_deadline_passed(lead->barrier))
         refit_fail(err, REFIT_TIMEOUT, "not staged before the deadline");
     else

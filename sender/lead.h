@@ -31,7 +31,7 @@ struct refit_lead_config {
 };
 REFIT_MUST_CHECK enum refit_status refit_lead_create(const struct refit_lead_config *config, struct refit_lead **out,
                                                      struct refit_error *err);
-/* Ends what runs, aborts what is staged; before the ranks are closed. */
+/* Ends what runs, aborts what is staged, resigns; before the ranks are closed. */
 void refit_lead_end(struct refit_lead *lead);
 /* After the ranks are closed. NULL is fine. */
 void refit_lead_destroy(struct refit_lead *lead);

@@ -77,6 +77,26 @@ static enum refit_status reserve_progress(struct refit_sender *sender, const str
                                   : refit_fail_alloc(err, "progress", count * sizeof *sender->progress_items);
 }
 
+/* Nothing reads this rank's memory after the return, whatever the lead says or fails to say. */
+static void stop_serving(struct refit_sender *sender)
+{
+    struct refit_error idle;
+    refit_server_set_serving(sender->server, false);
+    while (refit_server_wait_idle(sender->server, refit_deadline_in_ms(GRACE_MS), &idle) != REFIT_OK)
+        refit_server_stop_all(sender->server);
+}
+
+/* The lead may have begun what another rank could not be told. */
+static void give_up(struct refit_sender *sender)
+{
+    if (sender->lead) {
+        refit_lead_cancel(sender->lead);
+        refit_lead_join(sender->lead);
+    }
+    refit_server_stop_all(sender->server);
+    stop_serving(sender);
+}
+
 enum refit_status refit_sender_publish_begin(struct refit_sender *sender, const struct refit_publish *publish,
                                              struct refit_error *err)
 {
@@ -92,11 +112,15 @@ enum refit_status refit_sender_publish_begin(struct refit_sender *sender, const 
         mine.status = reserve_progress(sender, publish, &mine);
     int len = snprintf(version, sizeof version, "%llu", (unsigned long long)publish->version);
     sender->deadline = refit_deadline_in_ms(deadline_of(publish));
+    refit_sender_next_turn(sender);
+    refit_server_set_serving(sender->server, true);
     enum refit_status status =
         refit_sender_step(sender, &step, &mine, version, (size_t)len, sender->deadline, &answer, err);
     refit_buf_release(&answer);
     sender->publishing = status == REFIT_OK;
     sender->freed = false;
+    if (status != REFIT_OK)
+        give_up(sender);
     return status;
 }
 
@@ -127,7 +151,6 @@ static enum refit_status take_with_progress(struct refit_sender *sender, enum re
 enum refit_status refit_sender_publish_wait_sources_free(struct refit_sender *sender, struct refit_error *err)
 {
     struct refit_buf body;
-    struct refit_error idle;
     if (!sender->publishing)
         return refit_fail(err, REFIT_INVALID, "no publish is under way");
     if (sender->freed)
@@ -137,9 +160,7 @@ enum refit_status refit_sender_publish_wait_sources_free(struct refit_sender *se
         refit_buf_release(&body);
     else
         refit_server_stop_all(sender->server);
-    /* Whatever the lead says, or fails to say: nothing reads this memory after the return. */
-    while (refit_server_wait_idle(sender->server, refit_deadline_in_ms(GRACE_MS), &idle) != REFIT_OK)
-        refit_server_stop_all(sender->server);
+    stop_serving(sender);
     sender->freed = true;
     return status;
 }

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <netdb.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +33,8 @@ struct refit_ranks {
     uint32_t ranks;     /* of the mesh */
     uint32_t seat_count;
     bool lead;
-    size_t *link_of;    /* by seat; lead: written by the hub's thread before the seat gets its HELLO */
+    _Atomic(size_t) *link_of; /* by seat; lead: written by the hub's thread before the seat gets its HELLO */
+    _Atomic(uint64_t) turn;
     char (*boot_ids)[REFIT_BOOT_ID_MAX]; /* lead: by rank */
 };
 
@@ -72,19 +74,19 @@ static bool refuse(struct refit_ranks *ranks, size_t link, const struct refit_er
     refit_buf_init(&body, REFIT_HUB_GREETING_BYTES);
     refit_buf_append_u32(&body, (uint32_t)why->status);
     refit_buf_append(&body, why->text, strlen(why->text));
-    enum refit_status sent = refit_hub_send(ranks->hub, link, REFIT_MESSAGE_WELCOME, body.data, body.len,
-                                            refit_deadline_in_ms(REFUSAL_MS), NULL);
+    struct refit_frame frame = {.type = REFIT_MESSAGE_WELCOME, .body = body.data, .len = body.len};
+    enum refit_status sent = refit_hub_send(ranks->hub, link, &frame, refit_deadline_in_ms(REFUSAL_MS), NULL);
     refit_buf_release(&body);
     if (sent != REFIT_OK)
         refit_log(REFIT_LOG_DEBUG, "a rank that was refused did not stay to hear why: %s", why->text);
     return false;
 }
 
-static bool on_hello(struct refit_ranks *ranks, size_t link, const void *body, size_t len, struct refit_error *why)
+static bool on_hello(struct refit_ranks *ranks, size_t link, const struct refit_frame *frame, struct refit_error *why)
 {
     uint32_t rank = 0;
     char boot_id[REFIT_BOOT_ID_MAX] = "";
-    if (read_hello(ranks, body, len, &rank, boot_id, why) != REFIT_OK)
+    if (read_hello(ranks, frame->body, frame->len, &rank, boot_id, why) != REFIT_OK)
         return refuse(ranks, link, why);
     if (ranks->link_of[rank] != NO_LINK) {
         refit_fail(why, REFIT_CONFLICT, "rank %u is here already; is another process started with this rank?", rank);
@@ -93,7 +95,7 @@ static bool on_hello(struct refit_ranks *ranks, size_t link, const void *body, s
     ranks->link_of[rank] = link;
     memcpy(ranks->boot_ids[rank], boot_id, sizeof boot_id);
     refit_hub_trust(ranks->hub, link);
-    return refit_seats_put(ranks->seats, rank, REFIT_MESSAGE_HELLO, NULL, 0);
+    return refit_seats_put(ranks->seats, rank, REFIT_MESSAGE_HELLO, frame->turn, NULL, 0);
 }
 
 static uint32_t seat_of(const struct refit_ranks *ranks, size_t link)
@@ -104,21 +106,22 @@ static uint32_t seat_of(const struct refit_ranks *ranks, size_t link)
     return seat;
 }
 
-static bool on_frame(void *context, size_t link, uint8_t type, const void *body, size_t len, struct refit_error *why)
+static bool on_frame(void *context, size_t link, const struct refit_frame *frame, struct refit_error *why)
 {
     struct refit_ranks *ranks = context;
     uint32_t seat = ranks->lead ? seat_of(ranks, link) : 0;
-    if (ranks->lead && seat == ranks->seat_count && type == REFIT_MESSAGE_HELLO)
-        return on_hello(ranks, link, body, len, why);
+    if (ranks->lead && seat == ranks->seat_count && frame->type == REFIT_MESSAGE_HELLO)
+        return on_hello(ranks, link, frame, why);
     if (seat == ranks->seat_count) {
         refit_fail(why, REFIT_PEER, "did not greet");
         return false;
     }
-    if (type >= REFIT_MESSAGE_SERVE) {
-        ranks->handlers.message(ranks->handlers.context, seat, (enum refit_message)type, body, len);
+    if (frame->type >= REFIT_MESSAGE_SERVE) {
+        ranks->handlers.message(ranks->handlers.context, seat, (enum refit_message)frame->type, frame->body,
+                                frame->len);
         return true;
     }
-    if (refit_seats_put(ranks->seats, seat, type, body, len))
+    if (refit_seats_put(ranks->seats, seat, frame->type, frame->turn, frame->body, frame->len))
         return true;
     refit_fail(why, REFIT_PEER, "sent more messages than the protocol has");
     return false;
@@ -144,15 +147,20 @@ static struct refit_ranks *create(uint32_t ranks, uint32_t seats, bool lead,
         return NULL;
     *self = (struct refit_ranks){.handlers = *handlers, .ranks = ranks, .seat_count = seats, .lead = lead};
     self->seats = refit_seats_create(seats);
-    self->link_of = malloc(seats * sizeof *self->link_of);
+    self->link_of = calloc(seats, sizeof *self->link_of);
     self->boot_ids = calloc(seats, sizeof *self->boot_ids);
     if (!self->seats || !self->link_of || !self->boot_ids) {
         refit_ranks_close(self);
         return NULL;
     }
     for (uint32_t i = 0; i < seats; i++)
-        self->link_of[i] = NO_LINK;
+        atomic_init(&self->link_of[i], NO_LINK);
     return self;
+}
+
+void refit_ranks_set_turn(struct refit_ranks *ranks, uint64_t turn)
+{
+    atomic_store_explicit(&ranks->turn, turn, memory_order_relaxed);
 }
 
 void refit_ranks_close(struct refit_ranks *ranks)
@@ -241,8 +249,9 @@ static enum refit_status greet(struct refit_ranks *self, uint32_t rank, struct r
     json_decref(hello);
     if (!text)
         return refit_fail_alloc(err, "a greeting", 256);
+    struct refit_frame frame = {.type = REFIT_MESSAGE_HELLO, .body = text, .len = len};
     enum refit_status status =
-        refit_hub_send(self->hub, 0, REFIT_MESSAGE_HELLO, text, len, refit_deadline_in_ms(REFIT_HUB_GREETING_MS), err);
+        refit_hub_send(self->hub, 0, &frame, refit_deadline_in_ms(REFIT_HUB_GREETING_MS), err);
     free(text);
     return status;
 }
@@ -355,10 +364,12 @@ bool refit_ranks_on_host(const struct refit_ranks *ranks, const char *boot_id)
 enum refit_status refit_ranks_send(struct refit_ranks *ranks, uint32_t rank, enum refit_message type, const void *body,
                                    size_t len, struct refit_deadline deadline, struct refit_error *err)
 {
+    struct refit_frame frame = {.type = (uint8_t)type, .body = body, .len = len,
+                                .turn = atomic_load_explicit(&ranks->turn, memory_order_relaxed)};
     size_t link = rank < ranks->seat_count ? ranks->link_of[rank] : NO_LINK;
     if (link == NO_LINK)
         return refit_fail(err, REFIT_PEER, "rank %u is not connected", rank);
-    enum refit_status status = refit_hub_send(ranks->hub, link, (uint8_t)type, body, len, deadline, err);
+    enum refit_status status = refit_hub_send(ranks->hub, link, &frame, deadline, err);
     return status == REFIT_OK ? status : refit_error_prefix(err, status, "rank %u", rank);
 }
 
@@ -381,7 +392,8 @@ enum refit_status refit_ranks_broadcast(struct refit_ranks *ranks, enum refit_me
 enum refit_status refit_ranks_take(struct refit_ranks *ranks, enum refit_message type, struct refit_deadline deadline,
                                    struct refit_buf *bodies, struct refit_error *err)
 {
-    return refit_seats_take(ranks->seats, (uint8_t)type, deadline, bodies, err);
+    return refit_seats_take(ranks->seats, (uint8_t)type, atomic_load_explicit(&ranks->turn, memory_order_relaxed),
+                            deadline, bodies, err);
 }
 
 enum refit_status refit_outcome_send(struct refit_ranks *ranks, uint32_t rank, enum refit_message type,

@@ -35,6 +35,7 @@ struct refit_replica {
     int64_t begun_ns;
     uint64_t staged_kept; /* stage_only: the version that is still staged after its publish; 0: none */
     pthread_t thread;
+    bool leaving; /* at the end: the thread says so to the replica */
     /* Under the lead's lock: */
     enum refit_replica_stage stage;
     int64_t staged_ns; /* when it came to the barrier */

@@ -7,7 +7,8 @@
 #include <string.h>
 
 struct waiting {
-    uint8_t type; /* 0: empty */
+    uint8_t type;
+    uint64_t turn;
     struct refit_buf body;
 };
 
@@ -51,7 +52,26 @@ void refit_seats_destroy(struct refit_seats *seats)
     free(seats);
 }
 
-bool refit_seats_put(struct refit_seats *seats, size_t seat, uint8_t type, const void *body, size_t len)
+static struct refit_buf remove_at(struct seat *seat, size_t k)
+{
+    struct refit_buf body = seat->waiting[k].body;
+    memmove(&seat->waiting[k], &seat->waiting[k + 1], (seat->count - k - 1) * sizeof seat->waiting[0]);
+    seat->count--;
+    return body;
+}
+
+/* What came too late for the turn it belongs to, or whose sender has gone on to another. */
+static void drop_older(struct seat *seat, uint64_t turn)
+{
+    for (size_t k = seat->count; k-- > 0;) {
+        if (seat->waiting[k].turn >= turn)
+            continue;
+        struct refit_buf body = remove_at(seat, k);
+        refit_buf_release(&body);
+    }
+}
+
+bool refit_seats_put(struct refit_seats *seats, size_t seat, uint8_t type, uint64_t turn, const void *body, size_t len)
 {
     struct refit_buf copy;
     refit_buf_init(&copy, len);
@@ -59,9 +79,10 @@ bool refit_seats_put(struct refit_seats *seats, size_t seat, uint8_t type, const
         return false;
     pthread_mutex_lock(&seats->lock);
     struct seat *at = &seats->seat[seat];
+    drop_older(at, turn);
     bool room = at->count < REFIT_SEAT_MESSAGES;
     if (room)
-        at->waiting[at->count++] = (struct waiting){.type = type, .body = copy};
+        at->waiting[at->count++] = (struct waiting){.type = type, .turn = turn, .body = copy};
     else
         refit_buf_release(&copy);
     pthread_cond_broadcast(&seats->changed);
@@ -78,53 +99,45 @@ void refit_seats_lose(struct refit_seats *seats, size_t seat, const struct refit
     pthread_mutex_unlock(&seats->lock);
 }
 
-static size_t position(const struct seat *seat, uint8_t type)
+static size_t position(const struct seat *seat, uint8_t type, uint64_t turn)
 {
     size_t k = 0;
-    while (k < seat->count && seat->waiting[k].type != type)
+    while (k < seat->count && (seat->waiting[k].type != type || seat->waiting[k].turn != turn))
         k++;
     return k;
 }
 
-static bool has(const struct seat *seat, uint8_t type)
+static bool has(const struct seat *seat, uint8_t type, uint64_t turn)
 {
-    return position(seat, type) < seat->count;
-}
-
-static struct refit_buf remove_message(struct seat *seat, uint8_t type)
-{
-    size_t k = position(seat, type);
-    struct refit_buf body = seat->waiting[k].body;
-    memmove(&seat->waiting[k], &seat->waiting[k + 1], (seat->count - k - 1) * sizeof seat->waiting[0]);
-    seat->count--;
-    return body;
+    return position(seat, type, turn) < seat->count;
 }
 
 /* A peer that sent its message and then left has done its part. */
-static const struct seat *first_lost(const struct refit_seats *seats, uint8_t type, size_t *rank)
+static const struct seat *first_lost(const struct refit_seats *seats, uint8_t type, uint64_t turn, size_t *rank)
 {
     for (size_t i = 0; i < seats->count; i++) {
         *rank = i;
-        if (seats->seat[i].lost.status != REFIT_OK && !has(&seats->seat[i], type))
+        if (seats->seat[i].lost.status != REFIT_OK && !has(&seats->seat[i], type, turn))
             return &seats->seat[i];
     }
     return NULL;
 }
 
-static bool all_have(const struct refit_seats *seats, uint8_t type)
+static bool all_have(const struct refit_seats *seats, uint8_t type, uint64_t turn)
 {
     for (size_t i = 0; i < seats->count; i++)
-        if (!has(&seats->seat[i], type))
+        if (!has(&seats->seat[i], type, turn))
             return false;
     return true;
 }
 
-static enum refit_status name_missing(const struct refit_seats *seats, uint8_t type, struct refit_error *err)
+static enum refit_status name_missing(const struct refit_seats *seats, uint8_t type, uint64_t turn,
+                                      struct refit_error *err)
 {
     char list[256] = "";
     size_t used = 0, missing = 0, first = 0;
     for (size_t i = 0; i < seats->count; i++) {
-        if (has(&seats->seat[i], type))
+        if (has(&seats->seat[i], type, turn))
             continue;
         if (missing++ == 0)
             first = i;
@@ -136,8 +149,8 @@ static enum refit_status name_missing(const struct refit_seats *seats, uint8_t t
                                      missing, seats->count, list);
 }
 
-enum refit_status refit_seats_take(struct refit_seats *seats, uint8_t type, struct refit_deadline deadline,
-                                   struct refit_buf *bodies, struct refit_error *err)
+enum refit_status refit_seats_take(struct refit_seats *seats, uint8_t type, uint64_t turn,
+                                   struct refit_deadline deadline, struct refit_buf *bodies, struct refit_error *err)
 {
     enum refit_status status = REFIT_OK;
     struct timespec until = refit_deadline_timespec(deadline);
@@ -145,16 +158,18 @@ enum refit_status refit_seats_take(struct refit_seats *seats, uint8_t type, stru
     size_t rank;
     bool late = false;
     pthread_mutex_lock(&seats->lock);
-    while (!(lost = first_lost(seats, type, &rank)) && !all_have(seats, type) && !late)
+    for (size_t i = 0; i < seats->count; i++)
+        drop_older(&seats->seat[i], turn);
+    while (!(lost = first_lost(seats, type, turn, &rank)) && !all_have(seats, type, turn) && !late)
         late = pthread_cond_timedwait(&seats->changed, &seats->lock, &until) != 0;
     if (lost)
         status = refit_fail(err, lost->lost.status, "rank %zu: %s", rank, lost->lost.text);
-    else if (!all_have(seats, type))
-        status = name_missing(seats, type, err);
+    else if (!all_have(seats, type, turn))
+        status = name_missing(seats, type, turn, err);
     for (size_t i = 0; i < seats->count; i++) {
         refit_buf_init(&bodies[i], 0);
         if (status == REFIT_OK)
-            bodies[i] = remove_message(&seats->seat[i], type);
+            bodies[i] = remove_at(&seats->seat[i], position(&seats->seat[i], type, turn));
     }
     pthread_mutex_unlock(&seats->lock);
     return status;

@@ -18,10 +18,10 @@ struct refit_seats;
 struct refit_seats *refit_seats_create(size_t count);
 void refit_seats_destroy(struct refit_seats *seats);
 /* False: the seat is full or memory is out. Copies. */
-bool refit_seats_put(struct refit_seats *seats, size_t seat, uint8_t type, const void *body, size_t len);
+bool refit_seats_put(struct refit_seats *seats, size_t seat, uint8_t type, uint64_t turn, const void *body, size_t len);
 void refit_seats_lose(struct refit_seats *seats, size_t seat, const struct refit_error *why);
-/* See refit_ranks_take. */
-REFIT_MUST_CHECK enum refit_status refit_seats_take(struct refit_seats *seats, uint8_t type,
+/* See refit_ranks_take. What is older than `turn` is dropped. */
+REFIT_MUST_CHECK enum refit_status refit_seats_take(struct refit_seats *seats, uint8_t type, uint64_t turn,
                                                     struct refit_deadline deadline, struct refit_buf *bodies,
                                                     struct refit_error *err);
 

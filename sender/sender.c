@@ -11,6 +11,7 @@
 #include "sender/sender_internal.h"
 
 #define CONNECT_TIMEOUT_MS 60000
+#define ANSWER_MS 5000 /* beyond a step's deadline, for the lead's word on which rank is missing */
 
 /* ---- what comes from the other ranks ---- */
 
@@ -99,6 +100,11 @@ static enum refit_status join(struct refit_sender *sender, const struct refit_se
                                                 &sender->member, err);
 }
 
+static struct refit_deadline answer_by(struct refit_deadline deadline)
+{
+    return (struct refit_deadline){.at_ns = deadline.at_ns + (int64_t)ANSWER_MS * 1000000};
+}
+
 /* All ranks leave open together, or none does. */
 static enum refit_status meet(struct refit_sender *sender, struct refit_deadline deadline, struct refit_error *err)
 {
@@ -111,7 +117,7 @@ static enum refit_status meet(struct refit_sender *sender, struct refit_deadline
         if (outcome.status == REFIT_OK && told != REFIT_OK)
             return told;
     }
-    enum refit_status status = refit_ranks_take(sender->member, REFIT_MESSAGE_WELCOME, deadline, &welcome, err);
+    enum refit_status status = refit_ranks_take(sender->member, REFIT_MESSAGE_WELCOME, answer_by(deadline), &welcome, err);
     if (status == REFIT_OK)
         status = refit_outcome_read(&welcome, NULL, NULL, err);
     refit_buf_release(&welcome);
@@ -236,6 +242,14 @@ static enum refit_status lead_step(struct refit_sender *sender, const struct ref
     return status;
 }
 
+void refit_sender_next_turn(struct refit_sender *sender)
+{
+    sender->turn++;
+    refit_ranks_set_turn(sender->member, sender->turn);
+    if (sender->lead)
+        refit_ranks_set_turn(sender->lead_ranks, sender->turn);
+}
+
 enum refit_status refit_sender_step(struct refit_sender *sender, const struct refit_step *step,
                                     const struct refit_error *mine, const void *body, size_t len,
                                     struct refit_deadline deadline, struct refit_buf *answer, struct refit_error *err)
@@ -245,7 +259,7 @@ enum refit_status refit_sender_step(struct refit_sender *sender, const struct re
     if (status == REFIT_OK && sender->lead)
         status = lead_step(sender, step, deadline, err);
     if (status == REFIT_OK)
-        status = refit_ranks_take(sender->member, step->answered, deadline, answer, err);
+        status = refit_ranks_take(sender->member, step->answered, answer_by(deadline), answer, err);
     return status == REFIT_OK ? refit_outcome_read(answer, NULL, NULL, err) : status;
 }
 
@@ -358,6 +372,7 @@ enum refit_status refit_sender_register(struct refit_sender *sender, const char 
     if (status != REFIT_OK)
         return status;
     drop_source(sender);
+    refit_sender_next_turn(sender);
     status = agree_on_layout(sender, &mine, layout, layout_len, deadline, &merged, err);
     if (status != REFIT_OK)
         return status;

@@ -22,6 +22,7 @@ struct refit_sender {
     struct refit_ranks *member;     /* this rank's end */
     struct refit_lead *lead;        /* rank 0 */
     struct refit_ranks *lead_ranks; /* rank 0: the lead's end */
+    uint64_t turn;                  /* calls that all ranks make together, so far */
     struct refit_shared *shared;
     struct refit_layout *layout;    /* the mesh's; NULL: nothing is registered */
     struct refit_plan_cache *plans;
@@ -46,6 +47,8 @@ struct refit_step {
     refit_decide_fn decide; /* on rank 0; may be NULL */
     void *context;
 };
+/* Before the first step of a call. */
+void refit_sender_next_turn(struct refit_sender *sender);
 /* `mine` is this rank's part. *answer is new (refit_buf_release), also on an error. */
 REFIT_MUST_CHECK enum refit_status refit_sender_step(struct refit_sender *sender, const struct refit_step *step,
                                                      const struct refit_error *mine, const void *body, size_t len,

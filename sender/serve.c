@@ -2,19 +2,20 @@
 #include "sender/serve.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/cursor.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "sender/check.h"
 #include "sender/served.h"
 
 #define SERVED_MAX (64u << 20)
 #define SERVED_SEND_MS 30000
 #define STREAMS_DEFAULT 2
+#define DIAL_AGAIN_MS 100
 
 /* One order being carried out. */
 struct service {
@@ -40,10 +41,9 @@ struct refit_server {
     struct refit_plan_cache *plans;
     struct refit_arena *arena;
     pthread_mutex_t lock;
-    pthread_cond_t idle;
+    pthread_cond_t changed; /* a service has ended, or was stopped */
     struct service *services; /* running */
-    bool ended;
-    pthread_attr_t detached;
+    bool serving, ended;
 };
 
 /* ---- orders ---- */
@@ -138,14 +138,29 @@ static void close_endpoint(struct service *service, struct refit_endpoint *endpo
     service->transport->close(endpoint);
 }
 
-/* A receiver that has no slot yet parks a connection for some seconds only, and then answers REFIT_NOT_FOUND. */
+/* False: it is stopped, or its time is over. */
+static bool pause_service(const struct service *service)
+{
+    struct refit_server *server = service->server;
+    struct timespec until = refit_deadline_timespec(refit_deadline_in_ms(DIAL_AGAIN_MS));
+    bool late = false;
+    pthread_mutex_lock(&server->lock);
+    while (!service->stopped && !late)
+        late = pthread_cond_timedwait(&server->changed, &server->lock, &until) != 0;
+    bool stopped = service->stopped;
+    pthread_mutex_unlock(&server->lock);
+    return !stopped && !refit_deadline_passed(service->deadline);
+}
+
+/* A receiver that has no slot yet parks a connection for some seconds only, and then answers REFIT_NOT_FOUND; one whose
+ * refit has ended does so at once, and the lead will say so. */
 static enum refit_status connect_endpoint(const struct service *service, struct refit_endpoint *endpoint,
                                           struct refit_error *err)
 {
     enum refit_status status;
     do
         status = service->transport->connect(endpoint, service->card, service->deadline, err);
-    while (status == REFIT_NOT_FOUND && !refit_deadline_passed(service->deadline));
+    while (status == REFIT_NOT_FOUND && pause_service(service));
     return status;
 }
 
@@ -233,19 +248,24 @@ static void end_service(struct service *service)
     json_decref(service->order);
     free(service);
     /* The destroyer may free the server as soon as the lock is let go. */
-    pthread_cond_broadcast(&server->idle);
+    pthread_cond_broadcast(&server->changed);
     pthread_mutex_unlock(&server->lock);
 }
 
-static void *run_service(void *context)
+static void carry_out(struct service *service)
 {
-    struct service *service = context;
     struct refit_tally *tally = NULL;
     if (service->served.outcome.status == REFIT_OK)
         service->served.outcome.status = serve(service, &tally, &service->served.outcome);
     answer(service, tally);
     refit_tally_destroy(tally);
     end_service(service);
+}
+
+static void *run_service(void *context)
+{
+    pthread_detach(pthread_self());
+    carry_out(context);
     return NULL;
 }
 
@@ -254,6 +274,8 @@ static bool enlist(struct service *service)
     struct refit_server *server = service->server;
     pthread_mutex_lock(&server->lock);
     bool ended = server->ended;
+    if (!server->serving && service->served.outcome.status == REFIT_OK)
+        refit_fail(&service->served.outcome, REFIT_ABORTED, "its publish is over");
     service->plans = server->plans;
     service->arena = server->arena;
     service->next = server->services;
@@ -261,18 +283,6 @@ static bool enlist(struct service *service)
         server->services = service;
     pthread_mutex_unlock(&server->lock);
     return !ended;
-}
-
-static bool start(struct service *service)
-{
-    struct refit_server *server = service->server;
-    sigset_t all, before;
-    pthread_t thread;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&thread, &server->detached, run_service, service);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return failed == 0;
 }
 
 static void on_serve(struct refit_server *server, const void *body, size_t len)
@@ -290,20 +300,24 @@ static void on_serve(struct refit_server *server, const void *body, size_t len)
     if (!enlist(service)) {
         json_decref(service->order);
         free(service);
-    } else if (!start(service)) {
-        refit_fail(&service->served.outcome, REFIT_NO_MEMORY, "cannot start a thread");
-        run_service(service);
+        return;
+    }
+    pthread_t thread;
+    enum refit_status status = refit_thread_start(&thread, run_service, service, "a thread to serve", &err);
+    if (status != REFIT_OK) {
+        service->served.outcome = err;
+        carry_out(service);
     }
 }
 
 static void on_layout(struct refit_server *server, const void *body, size_t len)
 {
     struct refit_error err;
+    /* Under the lock, for the plans go when another source is registered. */
     pthread_mutex_lock(&server->lock);
-    struct refit_plan_cache *plans = server->plans;
+    if (server->plans && refit_plan_cache_offer(server->plans, body, len, &err) != REFIT_OK)
+        refit_log(REFIT_LOG_ERROR, "a replica's layout is of no use: %s", err.text);
     pthread_mutex_unlock(&server->lock);
-    if (plans && refit_plan_cache_offer(plans, body, len, &err) != REFIT_OK)
-        refit_log(REFIT_LOG_ERROR, "%s", err.text);
 }
 
 /* ---- stopping ---- */
@@ -319,6 +333,7 @@ static void stop(struct refit_server *server, uint32_t replica)
         if (service->endpoint)
             service->transport->abort(service->endpoint);
     }
+    pthread_cond_broadcast(&server->changed);
     pthread_mutex_unlock(&server->lock);
 }
 
@@ -342,7 +357,7 @@ enum refit_status refit_server_wait_idle(struct refit_server *server, struct ref
     bool late = false;
     pthread_mutex_lock(&server->lock);
     while (server->services && !late)
-        late = pthread_cond_timedwait(&server->idle, &server->lock, &until) != 0;
+        late = pthread_cond_timedwait(&server->changed, &server->lock, &until) != 0;
     bool idle = !server->services;
     pthread_mutex_unlock(&server->lock);
     return idle ? REFIT_OK : refit_fail(err, REFIT_TIMEOUT, "a replica still reads this rank's memory");
@@ -361,10 +376,8 @@ enum refit_status refit_server_create(const struct refit_server_config *config, 
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&server->idle, &monotonic);
+    pthread_cond_init(&server->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    pthread_attr_init(&server->detached);
-    pthread_attr_setdetachstate(&server->detached, PTHREAD_CREATE_DETACHED);
     *out = server;
     return REFIT_OK;
 }
@@ -377,7 +390,7 @@ void refit_server_end(struct refit_server *server)
     refit_server_stop_all(server);
     pthread_mutex_lock(&server->lock);
     while (server->services)
-        pthread_cond_wait(&server->idle, &server->lock);
+        pthread_cond_wait(&server->changed, &server->lock);
     pthread_mutex_unlock(&server->lock);
 }
 
@@ -385,8 +398,7 @@ void refit_server_destroy(struct refit_server *server)
 {
     if (!server)
         return;
-    pthread_attr_destroy(&server->detached);
-    pthread_cond_destroy(&server->idle);
+    pthread_cond_destroy(&server->changed);
     pthread_mutex_destroy(&server->lock);
     free(server);
 }
@@ -401,6 +413,13 @@ void refit_server_set_source(struct refit_server *server, struct refit_plan_cach
     pthread_mutex_lock(&server->lock);
     server->plans = plans;
     server->arena = arena;
+    pthread_mutex_unlock(&server->lock);
+}
+
+void refit_server_set_serving(struct refit_server *server, bool serving)
+{
+    pthread_mutex_lock(&server->lock);
+    server->serving = serving;
     pthread_mutex_unlock(&server->lock);
 }
 

@@ -47,6 +47,9 @@ void refit_server_set_ranks(struct refit_server *server, struct refit_ranks *ran
 /* What is served from now on; borrowed until the next call, which must find the server idle. */
 void refit_server_set_source(struct refit_server *server, struct refit_plan_cache *plans, struct refit_arena *arena);
 
+/* Are orders carried out? Not at first; while not, each is answered REFIT_ABORTED and touches no memory. */
+void refit_server_set_serving(struct refit_server *server, bool serving);
+
 /* A message of the lead. */
 void refit_server_message(struct refit_server *server, enum refit_message type, const void *body, size_t len);
 /* Stops all that runs; new orders are still accepted. */

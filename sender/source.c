@@ -27,7 +27,7 @@ static enum refit_status seal_and_reopen(int fd, int *read_only, struct refit_er
 
 static enum refit_status map_shared(struct refit_shared *shared, struct refit_error *err)
 {
-    int fd = memfd_create("refit-source", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int fd = refit_io_memfd("refit-source");
     if (fd < 0)
         return refit_fail_errno(err, errno, "cannot make shareable memory");
     enum refit_status status = REFIT_OK;

@@ -120,6 +120,7 @@ static void *close_body(void *context)
 {
     struct job *job = context;
     refit_sender_close(job->mesh->sender[job->rank]);
+    job->mesh->sender[job->rank] = NULL;
     return NULL;
 }
 

@@ -4,6 +4,7 @@
  */
 #include "tests/sidecar/refitd.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 
@@ -344,6 +345,65 @@ static void closing_in_the_middle_aborts(void **state)
     assert_int_equal(served(&whole, digest), 0);
 }
 
+/* ---- ranks that are late or leave ---- */
+
+static void a_rank_that_comes_too_late_disturbs_no_later_publish(void **state)
+{
+    struct refit_publish hasty = {.version = 1, .deadline_ms = 200};
+    struct refit_error err;
+    mesh.transport = "tcp";
+    mesh_open(&mesh, 2, false);
+    mesh_fill(&mesh, 3);
+    assert_int_equal(refit_sender_publish(mesh.sender[0], &hasty, NULL, &err), REFIT_TIMEOUT);
+    assert_non_null(strstr(err.text, "nothing from rank 1"));
+    assert_int_equal(refit_sender_publish(mesh.sender[1], &hasty, NULL, &err), REFIT_TIMEOUT);
+    assert_non_null(strstr(err.text, "nothing from rank 1"));
+    for (uint32_t version = 2; version <= 3; version++) {
+        publish(version, version);
+        expect_report(version, version, "tcp");
+    }
+}
+
+static void *begin_and_leave(void *context)
+{
+    const struct refit_publish *wanted = context;
+    struct refit_error err;
+    enum refit_status status = refit_sender_publish_begin(mesh.sender[1], wanted, &err);
+    refit_sender_close(mesh.sender[1]);
+    mesh.sender[1] = NULL;
+    return status == REFIT_OK ? context : NULL;
+}
+
+/* While a replica can't be reached yet. */
+static void a_rank_that_leaves_in_the_middle_is_named(void **state)
+{
+    struct refit_publish wanted = {.version = 1, .deadline_ms = 60000};
+    struct refit_error err;
+    pthread_t thread;
+    void *begun;
+    mesh.urls[1] = "http://127.0.0.1:1";
+    mesh_open(&mesh, 2, true);
+    assert_int_equal(pthread_create(&thread, NULL, begin_and_leave, &wanted), 0);
+    assert_int_equal(refit_sender_publish(mesh.sender[0], &wanted, NULL, &err), REFIT_PEER);
+    pthread_join(thread, &begun);
+    assert_non_null(begun);
+}
+
+static void a_lead_that_closes_may_be_followed_at_once(void **state)
+{
+    struct refit_publish wanted = {.version = 1, .deadline_ms = 60000, .stage_only = 1};
+    mesh_open(&mesh, 1, true);
+    mesh_fill(&mesh, 1);
+    mesh_publish(&mesh, &wanted, NULL);
+    expect_ok();
+    struct answer answer;
+    http_call(whole.control, "POST", "/v1/lead", "{\"name\":\"another\"}", &answer);
+    assert_problem(&answer, 409, "other-lead");
+    mesh_close(&mesh);
+    json_decref(http_json(whole.control, "POST", "/v1/lead", "{\"name\":\"another\"}", 200));
+    json_decref(http_json(halves.control, "POST", "/v1/lead", "{\"name\":\"another\"}", 200));
+}
+
 int main(void)
 {
     signal(SIGPIPE, SIG_IGN);
@@ -364,6 +424,9 @@ int main(void)
         TEST(wrong_publishes_are_named_on_every_rank),
         TEST(nothing_registered_is_said),
         TEST(closing_in_the_middle_aborts),
+        TEST(a_rank_that_comes_too_late_disturbs_no_later_publish),
+        TEST(a_rank_that_leaves_in_the_middle_is_named),
+        TEST(a_lead_that_closes_may_be_followed_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -185,6 +185,33 @@ static void a_second_rank_of_the_same_number_is_refused(void **state)
     exit_of(other);
 }
 
+static void say(uint64_t turn, const char *text)
+{
+    struct refit_error ok = {0};
+    refit_ranks_set_turn(own, turn);
+    assert_int_equal(refit_outcome_send(own, 0, REFIT_MESSAGE_PUBLISH, &ok, text, strlen(text),
+                                        refit_deadline_in_ms(LONG_MS), &err), REFIT_OK);
+}
+
+static void what_a_turn_that_timed_out_left_behind_answers_no_later_one(void **state)
+{
+    struct refit_buf body;
+    const void *text;
+    size_t len;
+    open_lead(1);
+    assert_int_equal(refit_ranks_wait_all(lead, refit_deadline_in_ms(LONG_MS), &err), REFIT_OK);
+    refit_ranks_set_turn(lead, 1);
+    assert_int_equal(refit_ranks_take(lead, REFIT_MESSAGE_PUBLISH, refit_deadline_in_ms(0), &body, &err), REFIT_TIMEOUT);
+    for (uint64_t turn = 1; turn < 40; turn++) /* more than a seat has room for */
+        say(turn, "late");
+    say(40, "in time");
+    refit_ranks_set_turn(lead, 40);
+    assert_int_equal(refit_ranks_take(lead, REFIT_MESSAGE_PUBLISH, refit_deadline_in_ms(LONG_MS), &body, &err), REFIT_OK);
+    assert_int_equal(refit_outcome_read(&body, &text, &len, &err), REFIT_OK);
+    assert_int_equal(len, 7);
+    refit_buf_release(&body);
+}
+
 static int connect_stranger(void)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -239,6 +266,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_rank_of_another_mesh_is_refused, choose, close_lead),
         cmocka_unit_test_setup_teardown(a_second_rank_of_the_same_number_is_refused, choose, close_lead),
         cmocka_unit_test_setup_teardown(garbage_on_the_port_hurts_nobody, choose, close_lead),
+        cmocka_unit_test_setup_teardown(what_a_turn_that_timed_out_left_behind_answers_no_later_one, choose, close_lead),
         cmocka_unit_test(bad_addresses_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
