@@ -188,6 +188,20 @@ static void restore(struct refit_bank *bank)
               active);
 }
 
+/* The page of an engine that came back may show a version whose memory is not there any more; by that number it would find
+ * memory that nothing was written to yet. */
+static void hide_lost(struct refit_bank *bank)
+{
+    for (uint32_t i = 0; i < bank->slots; i++) {
+        if (bank->slot[i].state == REFIT_SLOT_ACTIVE || bank->slot[i].state == REFIT_SLOT_RETAINED)
+            continue;
+        for (struct refit_reader *r = bank->readers; r; r = r->next) {
+            refit_claim_hide(r->claim, i);
+            r->shown[i] = 0;
+        }
+    }
+}
+
 static void greet_all(struct refit_bank *bank)
 {
     struct refit_error error;
@@ -207,6 +221,7 @@ void refit_bank_adopt_step(struct refit_bank *bank)
         return;
     refit_bank_lock(bank);
     restore(bank);
+    hide_lost(bank);
     bank->allocating = true;
     refit_bank_unlock(bank);
     if (refit_bank_sized(bank) && refit_bank_make_memory(bank, REFIT_SLOT_NONE, &error) != REFIT_OK)

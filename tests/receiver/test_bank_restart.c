@@ -226,6 +226,43 @@ static void a_crash_before_the_flip_finds_the_old_version_active(void **state)
     crash_around_flip(*state, false);
 }
 
+static void edit_memory(struct bank_world *world, const char *state)
+{
+    char *text = NULL;
+    size_t len = 0, i;
+    json_t *document = NULL, *slot;
+    assert_int_equal(refit_io_read_file(world->state_path, 1 << 20, &text, &len, NULL), REFIT_OK);
+    assert_int_equal(refit_json_parse(text, len, "state", &document, NULL), REFIT_OK);
+    free(text);
+    json_array_foreach(json_object_get(json_object_get(document, "bank"), "slots"), i, slot) {
+        if (strcmp(json_string_value(json_object_get(slot, "state")), state) == 0)
+            json_object_set_new(slot, "memory", json_pack("[[i,i]]", 1, 1));
+    }
+    text = refit_json_canonical(document, &len);
+    assert_int_equal(refit_io_replace_file(world->state_path, text, len, 0600, NULL), REFIT_OK);
+    free(text);
+    json_decref(document);
+}
+
+static void a_slot_that_is_not_taken_back_names_no_version(void **state)
+{
+    struct bank_world *world = *state;
+    start_replica(world, 1, 3, "uid");
+    put(world, 1);
+    put(world, 2);
+    assert_int_equal(command(world, 0, "acquire 1 1"), REFIT_OK);
+    assert_int_equal(command(world, 0, "release 1"), REFIT_OK);
+    kill_process(world, BANK);
+    edit_memory(world, "retained");
+    start_bank(world, BANK, 1, 3, "uid", ADOPT);
+    await_answer(world, BANK, "snapshot", "active=2 attached=1 adopting=0 rollback=0");
+    /* The engine's page is the one it had, and its memory is another. */
+    assert_int_equal(command(world, 0, "acquire 1 1"), REFIT_STALE);
+    assert_reads(world, 0, 2);
+    put(world, 3);
+    assert_reads(world, 0, 3);
+}
+
 static void a_version_is_lost_with_one_of_its_ranks(void **state)
 {
     struct bank_world *world = *state;
@@ -295,6 +332,7 @@ int main(void)
         TEST(filling_and_staged_slots_are_not_taken_for_versions),
         TEST(a_crash_after_the_flip_finds_the_new_version_committed),
         TEST(a_crash_before_the_flip_finds_the_old_version_active),
+        TEST(a_slot_that_is_not_taken_back_names_no_version),
         TEST(a_version_is_lost_with_one_of_its_ranks),
         TEST(without_engines_it_starts_empty_when_the_time_is_over),
         TEST(an_engine_that_comes_back_too_late_gets_the_next_version),
