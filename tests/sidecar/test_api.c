@@ -317,6 +317,17 @@ static void a_lead_begins_commits_and_is_fenced(void **state)
              (long long)epoch, digest);
     http_call(refitd.control, "POST", "/refit", body, &answer);
     assert_problem(&answer, 412, "stale-epoch");
+    http_call(refitd.control, "POST", "/v1/lead", "{\"name\":\"trainer-c\"}", &answer);
+    assert_problem(&answer, 409, "other-lead");
+    snprintf(body, sizeof body, "{\"name\":\"trainer-b\",\"epoch\":%lld}", (long long)epoch);
+    http_call(refitd.control, "POST", "/v1/resign", body, &answer);
+    assert_problem(&answer, 412, "stale-epoch");
+    snprintf(body, sizeof body, "{\"name\":\"trainer-c\",\"epoch\":%lld}", (long long)epoch + 1);
+    http_call(refitd.control, "POST", "/v1/resign", body, &answer);
+    assert_problem(&answer, 409, "other-lead");
+    snprintf(body, sizeof body, "{\"name\":\"trainer-b\",\"epoch\":%lld}", (long long)epoch + 1);
+    json_decref(post("/v1/resign", body, 200));
+    json_decref(post("/v1/lead", "{\"name\":\"trainer-c\"}", 200));
     refit_layout_release(layout);
 }
 

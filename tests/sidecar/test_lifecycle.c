@@ -113,6 +113,29 @@ static void sigterm_while_a_body_comes_in_does_not_wait_for_it(void **state)
     close(fd);
 }
 
+static void a_second_refitd_leaves_the_sockets_of_a_live_one_alone(void **state)
+{
+    struct refitd second;
+    char line[1024];
+    refitd_start(&refitd, NULL);
+    refitd_prepare(&second);
+    const char *const same[] = {"--socket", refitd.socket, NULL};
+    refitd_spawn(&second, same);
+    refitd_expect_log(&second, "can't start", line, sizeof line);
+    assert_non_null(strstr(line, refitd.socket));
+    assert_non_null(strstr(line, "in use by a live refitd"));
+    assert_int_equal(refitd_wait(&second), 1);
+    refitd_cleanup(&second);
+    assert_int_equal(access(refitd.socket, F_OK), 0);
+    json_decref(http_json(refitd.control, "GET", "/v1/weights", NULL, 200));
+    /* What is left of one that was killed is no hindrance. */
+    assert_int_equal(kill(refitd.pid, SIGKILL), 0);
+    assert_int_equal(refitd_wait(&refitd), 128 + SIGKILL);
+    assert_int_equal(access(refitd.socket, F_OK), 0);
+    refitd_start(&refitd, NULL);
+    assert_int_equal(refitd_stop(&refitd), 0);
+}
+
 static void the_ports_file_names_the_ports(void **state)
 {
     char *text;
@@ -225,6 +248,7 @@ int main(void)
         TEST(sigterm_ends_an_idle_refitd),    TEST(sigterm_right_after_the_start_is_not_lost),
         TEST(sigterm_ends_those_who_wait),    TEST(sigterm_while_a_body_comes_in_does_not_wait_for_it),
         TEST(a_name_cannot_pass_for_another_key_of_the_audit),
+        TEST(a_second_refitd_leaves_the_sockets_of_a_live_one_alone), TEST(probes_tell_three_truths),
         TEST(the_ports_file_names_the_ports), TEST(probes_tell_three_truths),
         TEST(initial_weights_are_loaded),     TEST(initial_weights_that_come_late_are_waited_for),
         TEST(a_start_that_fails_says_why),    TEST(a_port_in_use_is_named),
