@@ -10,8 +10,8 @@
 #include "base/log.h"
 #include "sidecar/sidecar.h"
 
-/* A plan's arrays grow to tens of MiB and go again. As mappings of their own they move without a copy and are given back
- * whole; left to itself, glibc keeps such blocks in its heaps after the first ones were freed. */
+/* A plan's arrays grow to tens of MiB and go again. As mappings of their own they move without a copy and are given
+ * back whole; left to itself, glibc keeps such blocks in its heaps after the first ones were freed. */
 static void give_memory_back(void)
 {
     mallopt(M_MMAP_THRESHOLD, 128 << 10);

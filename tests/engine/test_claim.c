@@ -7,10 +7,13 @@
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -242,6 +245,66 @@ static void a_staged_version_is_for_the_hook_only(void **state)
     assert_int_equal(refit_claim_pins(&claim, 1), 0);
 }
 
+/* ---- the order of accesses: the page faults, and in that moment the other side acts ---- */
+
+static struct refit_claim *guarded, *behind; /* two mappings of one page */
+static void *first_access;
+static bool hide_at_access;
+
+static void on_access(int number, siginfo_t *info, void *context)
+{
+    first_access = info->si_addr;
+    if (hide_at_access)
+        refit_claim_hide(behind, 0);
+    if (mprotect(guarded, sizeof *guarded, PROT_READ | PROT_WRITE) != 0)
+        abort();
+}
+
+static void guard(int protection)
+{
+    struct sigaction action = {.sa_sigaction = on_access, .sa_flags = SA_SIGINFO};
+    int fd = refit_io_memfd("claim");
+    assert_int_equal(ftruncate(fd, sizeof(struct refit_claim)), 0);
+    behind = mmap(NULL, sizeof *behind, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    guarded = mmap(NULL, sizeof *guarded, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    assert_ptr_not_equal(behind, MAP_FAILED);
+    assert_ptr_not_equal(guarded, MAP_FAILED);
+    refit_claim_init(behind, 2);
+    refit_claim_show(behind, 0, &(struct refit_version){.version = 7});
+    first_access = NULL;
+    hide_at_access = protection == PROT_READ;
+    assert_int_equal(sigaction(SIGSEGV, &action, NULL), 0);
+    assert_int_equal(mprotect(guarded, sizeof *guarded, protection), 0);
+}
+
+static void unguard(void)
+{
+    signal(SIGSEGV, SIG_DFL);
+    munmap(behind, sizeof *behind);
+    munmap(guarded, sizeof *guarded);
+}
+
+/* Looked at first, the slot could be hidden, found idle and filled before the pin counts. */
+static void a_pin_counts_before_the_version_is_looked_at_again(void **state)
+{
+    uint32_t slot = 9;
+    guard(PROT_READ);
+    assert_int_equal(refit_claim_acquire_version(guarded, 7, &slot), REFIT_STALE);
+    assert_ptr_equal(first_access, &guarded->slot[0].entered);
+    assert_int_equal(refit_claim_pins(behind, 0), 0);
+    unguard();
+}
+
+/* Read second, `done` could count a refusal that `entered` has not, in place of a pin that is held. */
+static void pins_are_counted_from_done_to_entered(void **state)
+{
+    guard(PROT_NONE);
+    assert_int_equal(refit_claim_pins(guarded, 0), 0);
+    assert_ptr_equal(first_access, &guarded->slot[0].done);
+    unguard();
+}
+
 static void a_flip_that_was_cut_off_is_noticed(void **state)
 {
     static struct refit_claim claim;
@@ -263,6 +326,8 @@ int main(void)
         cmocka_unit_test(harvest_empties_a_full_gate_and_keeps_its_pins),
         cmocka_unit_test(hidden_and_unknown_versions_are_stale),
         cmocka_unit_test(a_staged_version_is_for_the_hook_only),
+        cmocka_unit_test(a_pin_counts_before_the_version_is_looked_at_again),
+        cmocka_unit_test(pins_are_counted_from_done_to_entered),
         cmocka_unit_test(a_flip_that_was_cut_off_is_noticed),
         cmocka_unit_test(readers_never_see_a_slot_change_under_a_pin_with_two_slots),
         cmocka_unit_test(readers_never_see_a_slot_change_under_a_pin_with_four_slots),

@@ -190,6 +190,27 @@ static void a_pinned_slot_times_out_by_name_and_stays_the_rollback(void **state)
     assert_int_equal(put(world, 1, 3), REFIT_OK);
 }
 
+/* The leader is long done with that version: a request goes on at the follower alone. */
+static void a_followers_pin_alone_keeps_the_slot(void **state)
+{
+    struct bank_world *world = *state;
+    struct refit_error error = {0};
+    bank_open(world, 2, 2, REFIT_PROTECT_UID);
+    attach_rank(world, 0, 0, 2);
+    attach_rank(world, 1, 1, 2);
+    assert_int_equal(put(world, 2, 1), REFIT_OK);
+    assert_int_equal(command(world, 1, "wait %d", MODEL_WAIT_MS), REFIT_OK); /* followers are flipped, too */
+    assert_int_equal(command(world, 1, "acquire 0 1"), REFIT_OK);
+    assert_int_equal(put(world, 2, 2), REFIT_OK);
+    assert_int_equal(model_put(world->bank, 2, 3, 300, &error), REFIT_TIMEOUT);
+    assert_non_null(strstr(error.text, "rank 1"));
+    assert_int_equal(command(world, 1, "check 0"), REFIT_OK);
+    assert_string_equal(world->answer, "0");
+    assert_int_equal(command(world, 1, "release 0"), REFIT_OK);
+    assert_int_equal(put(world, 2, 3), REFIT_OK);
+    assert_reads(world, 0, 3);
+}
+
 static void rollback_needs_no_transfer_and_says_when_it_cannot(void **state)
 {
     struct bank_world *world = *state;
@@ -363,6 +384,7 @@ int main(void)
         TEST(a_swap_hook_that_refuses_leaves_the_slot_staged),
         TEST(request_pins_stay_on_their_version_with_three_slots),
         TEST(a_pinned_slot_times_out_by_name_and_stays_the_rollback),
+        TEST(a_followers_pin_alone_keeps_the_slot),
         TEST(rollback_needs_no_transfer_and_says_when_it_cannot),
         TEST(a_dead_readers_pins_are_dropped),
         TEST(a_forked_child_that_keeps_the_socket_does_not_keep_the_pins),

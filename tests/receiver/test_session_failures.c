@@ -163,7 +163,7 @@ static void staged_refit_has_a_time_to_live(void **state)
     world.config.staged_ttl_ms = 50;
     world_start(&world);
     world.served_version = 0;
-    struct refit_ticket ticket = begin(2, 0);
+    struct refit_ticket ticket = begin(2, 10 * WORLD_WAIT_MS);
     hold(&ticket, 0, 2);
     hold(&ticket, 1, 2);
     struct refit_session_snapshot end = world_wait_aborted(&world, ticket.id, REFIT_TIMEOUT);
