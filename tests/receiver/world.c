@@ -325,6 +325,7 @@ void holder_start(struct holder *holder, struct world *world, const struct refit
 {
     struct refit_error err;
     *holder = (struct holder){.world = world, .rank = rank, .ticket = *ticket};
+    json_incref(holder->ticket.card); /* the test may release its ticket before it stops the holder */
     memcpy(holder->id, ticket->id, sizeof holder->id);
     holder->transport = refit_transport_find(transport);
     holder_memory(holder, seed);
@@ -347,6 +348,7 @@ void holder_stop(struct holder *holder)
     holder->transport->abort(holder->endpoint);
     pthread_join(holder->thread, NULL);
     holder->transport->close(holder->endpoint);
+    json_decref(holder->ticket.card);
     refit_plan_release(holder->plan);
     refit_arena_release(holder->arena);
     refit_tally_destroy(holder->tally);

@@ -193,7 +193,8 @@ class SystemTest(unittest.TestCase):
         reports = [report for name in self.logs() for report in self.reports(name)]
         self.scratch.cleanup()
         self.assertEqual(torn, [])
-        self.assertEqual(reports, [], "\n".join(reports))
+        if reports:
+            self.fail("\n".join(reports))
 
     def logs(self):
         return sorted(name for name in os.listdir(self.scratch.name) if name.endswith(".log"))

@@ -65,10 +65,10 @@ static const uint8_t *space(struct refit_engine *engine, const struct refit_pin 
     return refit_engine_buffer(engine, pin, 0);
 }
 
-static int check(struct reader *r, const struct refit_pin *pin, const char *when)
+static int check(struct reader *r, struct refit_engine *engine, const struct refit_pin *pin, const char *when)
 {
     char text[256];
-    if (r->trust || pattern_check(r->layout, r->rank, space(r->engine, pin), pin->version, text, sizeof text) == 0)
+    if (r->trust || pattern_check(r->layout, r->rank, space(engine, pin), pin->version, text, sizeof text) == 0)
         return 0;
     printf("torn rank %u %s: %s\n", r->rank, when, text);
     fflush(stdout);
@@ -79,13 +79,12 @@ static int on_prepare(void *context, struct refit_engine *engine, const struct r
                       const struct refit_pin *pin, char *reason)
 {
     struct reader *r = context;
-    r->engine = engine; /* hooks may run before attach has returned */
     pause_ms(r->prepare_ms);
     if (version->version == r->refuse) {
         snprintf(reason, 256, "told to refuse version %llu", r->refuse);
         return 1;
     }
-    return check(r, pin, "in prepare");
+    return check(r, engine, pin, "in prepare"); /* before attach has returned, too: r->engine may be unset */
 }
 
 static int report(struct reader *r, const struct refit_pin *pin)
@@ -98,7 +97,7 @@ static int report(struct reader *r, const struct refit_pin *pin)
         r->last = pin->version;
     }
     pause_ms(r->hold_ms);
-    return check(r, pin, "in a step");
+    return check(r, r->engine, pin, "in a step");
 }
 
 static int wait_followers(struct reader *r, uint64_t step)
