@@ -104,13 +104,24 @@ bool refit_digest_use(const char *name)
 struct part {
     const struct refit_digest_kernel *kernel;
     struct refit_digest *into;
+    ptrdiff_t ahead; /* what to prefetch, from what is in hand */
+    bool stream;     /* copies go past the caches */
     uint64_t block;
     uint64_t sum[2];
 };
 
 static inline struct part part_begin(struct refit_digest *into)
 {
-    return (struct part){.kernel = kernel_in_use(), .into = into};
+    return (struct part){.kernel = kernel_in_use(), .into = into, .ahead = REFIT_DIGEST_AHEAD};
+}
+
+/* Short runs: prefetch those that come next in memory; what lies between them is of no use. */
+static inline ptrdiff_t ahead_of(size_t run_bytes, ptrdiff_t stride)
+{
+    if (run_bytes >= 2 * REFIT_DIGEST_AHEAD) {
+        return REFIT_DIGEST_AHEAD;
+    }
+    return (ptrdiff_t)(REFIT_DIGEST_AHEAD / run_bytes + 1) * stride;
 }
 
 static inline void part_end(struct part *part)
@@ -171,7 +182,7 @@ static inline void part_words(struct part *part, const uint8_t *data, uint64_t w
     while (words > 0) {
         size_t n = in_block(word, words);
         const uint32_t *k = part_seek(part, word);
-        part->kernel->sum(part->sum, data, k, n);
+        part->kernel->sum(part->sum, data, k, n, part->ahead);
         data += 4 * n;
         word += n;
         words -= n;
@@ -217,57 +228,93 @@ static void stream_words(struct part *part, uint8_t *restrict dst, const uint8_t
     size_t body = (words - head) / 16 * 16;
     size_t tail = words - head - body;
     if (head > 0) {
-        part->kernel->copy(part->sum, dst, src, k, head);
+        part->kernel->copy(part->sum, dst, src, k, head, part->ahead);
     }
-    part->kernel->stream(part->sum, dst + 4 * head, src + 4 * head, k + head, body);
+    part->kernel->stream(part->sum, dst + 4 * head, src + 4 * head, k + head, body, part->ahead);
     if (tail > 0) {
         size_t done = head + body;
-        part->kernel->copy(part->sum, dst + 4 * done, src + 4 * done, k + done, tail);
+        part->kernel->copy(part->sum, dst + 4 * done, src + 4 * done, k + done, tail, part->ahead);
     }
 }
 
 static void copy_words(struct part *part, uint8_t *restrict dst, const uint8_t *restrict src, uint64_t word,
                        size_t words)
 {
-    bool stream = part->kernel->stream && 4 * words >= STREAM_BYTES && (uintptr_t)dst % 4 == 0;
+    bool stream = part->stream && 4 * words >= STREAM_BYTES && (uintptr_t)dst % 4 == 0;
     while (words > 0) {
         size_t n = in_block(word, words);
         const uint32_t *k = part_seek(part, word);
         if (stream) {
             stream_words(part, dst, src, k, n);
         } else {
-            part->kernel->copy(part->sum, dst, src, k, n);
+            part->kernel->copy(part->sum, dst, src, k, n, part->ahead);
         }
         src += 4 * n;
         dst += 4 * n;
         word += n;
         words -= n;
     }
-    if (stream) {
-        part->kernel->fence();
-    }
 }
 
-void refit_digest_copy(struct refit_digest *digest, void *restrict dst, const void *restrict src, size_t len,
-                       uint64_t tensor_offset)
+static inline void copy_run(struct part *part, uint8_t *restrict to, const uint8_t *restrict from, size_t len,
+                            uint64_t tensor_offset)
 {
-    struct part part = part_begin(digest);
-    uint8_t *to = dst;
-    const uint8_t *from = src;
     size_t head = head_bytes(tensor_offset, len);
     size_t words = (len - head) / 4;
     size_t tail = (len - head) % 4;
     /* What is copied first is digested from the copy: a source that changes meanwhile can't part the two. */
     if (head > 0) {
         memcpy(to, from, head);
-        part_bytes(&part, to, head, tensor_offset);
+        part_bytes(part, to, head, tensor_offset);
     }
-    copy_words(&part, to + head, from + head, (tensor_offset + head) / 4, words);
+    copy_words(part, to + head, from + head, (tensor_offset + head) / 4, words);
     if (tail > 0) {
         memcpy(to + len - tail, from + len - tail, tail);
-        part_bytes(&part, to + len - tail, tail, tensor_offset + len - tail);
+        part_bytes(part, to + len - tail, tail, tensor_offset + len - tail);
     }
-    part_end(&part);
+}
+
+static inline struct part copy_begin(struct refit_digest *into, enum refit_digest_store store)
+{
+    struct part part = part_begin(into);
+    part.stream = store == REFIT_STORE_STREAMED && part.kernel->stream;
+    return part;
+}
+
+static inline void copy_end(struct part *part)
+{
+    if (part->stream) {
+        part->kernel->fence();
+    }
+    part_end(part);
+}
+
+void refit_digest_copy(struct refit_digest *digest, void *restrict dst, const void *restrict src, size_t len,
+                       uint64_t tensor_offset)
+{
+    struct part part = copy_begin(digest, REFIT_STORE_STREAMED);
+    copy_run(&part, dst, src, len, tensor_offset);
+    copy_end(&part);
+}
+
+void refit_digest_copy_rows(struct refit_digest *digest, const struct refit_digest_runs *runs,
+                            enum refit_digest_store store)
+{
+    struct part part = copy_begin(digest, store);
+    uint8_t *to = runs->dst;
+    const uint8_t *from = runs->src;
+    uint64_t offset = runs->tensor_offset;
+    if (runs->run_bytes == 0) {
+        return;
+    }
+    part.ahead = ahead_of(runs->run_bytes, runs->src_stride);
+    for (size_t i = 0; i < runs->count; i++) {
+        copy_run(&part, to, from, runs->run_bytes, offset);
+        to += runs->dst_stride;
+        from += runs->src_stride;
+        offset += (uint64_t)runs->tensor_stride;
+    }
+    copy_end(&part);
 }
 
 static inline void gather(uint8_t *out, const uint8_t *data, size_t run_bytes, size_t count, ptrdiff_t stride)
@@ -317,6 +364,7 @@ void refit_digest_add_rows(struct refit_digest *digest, const void *data, size_t
     if (dense && run_bytes < GATHER_BYTES) {
         add_gathered(&part, at, run_bytes, count, stride, tensor_offset);
     } else {
+        part.ahead = ahead_of(run_bytes, stride);
         for (size_t i = 0; i < count; i++) {
             part_run(&part, at + (ptrdiff_t)i * stride, run_bytes,
                      tensor_offset + (uint64_t)((int64_t)i * tensor_stride));

@@ -26,13 +26,28 @@ struct refit_digest {
 
 /* Add the partial digest of `len` bytes that lie at byte `tensor_offset` of their tensor. */
 void refit_digest_add(struct refit_digest *digest, const void *data, size_t len, uint64_t tensor_offset);
-/* Copy and digest in one pass; the digest is of what was read from src and written to dst. No overlap. */
+/* Copy and digest in one pass; the digest is of what was read from src and written to dst. No overlap. Long copies go
+ * past the caches: dst is taken for something that nobody reads soon. */
 void refit_digest_copy(struct refit_digest *digest, void *restrict dst, const void *restrict src, size_t len,
                        uint64_t tensor_offset);
 /* `count` runs of run_bytes, stride bytes apart in memory and tensor_stride apart in the tensor. For short runs
  * (down to one byte) this is much faster than a loop over refit_digest_add. */
 void refit_digest_add_rows(struct refit_digest *digest, const void *data, size_t run_bytes, size_t count,
                            ptrdiff_t stride, uint64_t tensor_offset, int64_t tensor_stride);
+
+/* Where a copy goes: into the caches, for it is read next; or past them. */
+enum refit_digest_store { REFIT_STORE_CACHED, REFIT_STORE_STREAMED };
+/* refit_digest_copy of `count` runs, each side with a stride of its own. */
+struct refit_digest_runs {
+    void *dst;
+    const void *src;
+    ptrdiff_t dst_stride, src_stride;
+    size_t run_bytes, count;
+    uint64_t tensor_offset;
+    int64_t tensor_stride;
+};
+void refit_digest_copy_rows(struct refit_digest *digest, const struct refit_digest_runs *runs,
+                            enum refit_digest_store store);
 
 static inline void refit_digest_merge(struct refit_digest *into, struct refit_digest part)
 {

@@ -6,8 +6,6 @@
 
 #define AVX2 __attribute__((target("avx2")))
 #define LANES 8u
-/* The hardware's prefetchers stop at each page; this far ahead hides memory's latency. */
-#define AHEAD 1536
 
 struct sums {
     __m256i s0, s1;
@@ -56,11 +54,11 @@ AVX2 static inline __m256i first(size_t words)
     return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)words), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-AVX2 static void avx2_sum(uint64_t sum[2], const uint8_t *x, const uint32_t *k, size_t words)
+AVX2 static void avx2_sum(uint64_t sum[2], const uint8_t *x, const uint32_t *k, size_t words, ptrdiff_t ahead)
 {
     struct sums s = {_mm256_setzero_si256(), _mm256_setzero_si256()};
     for (; words >= 2 * LANES; words -= 2 * LANES, x += 8 * LANES, k += 2 * LANES) {
-        _mm_prefetch((const char *)x + AHEAD, _MM_HINT_T0);
+        _mm_prefetch((const void *)((uintptr_t)x + (uintptr_t)ahead), _MM_HINT_T1);
         s = step(s, load(x), k);
         s = step(s, load(x + 4 * LANES), k + LANES);
     }
@@ -75,11 +73,11 @@ AVX2 static void avx2_sum(uint64_t sum[2], const uint8_t *x, const uint32_t *k, 
 }
 
 AVX2 static void avx2_copy(uint64_t sum[2], uint8_t *restrict dst, const uint8_t *restrict x, const uint32_t *k,
-                           size_t words)
+                           size_t words, ptrdiff_t ahead)
 {
     struct sums s = {_mm256_setzero_si256(), _mm256_setzero_si256()};
     for (; words >= 2 * LANES; words -= 2 * LANES, x += 8 * LANES, dst += 8 * LANES, k += 2 * LANES) {
-        _mm_prefetch((const char *)x + AHEAD, _MM_HINT_T0);
+        _mm_prefetch((const void *)((uintptr_t)x + (uintptr_t)ahead), _MM_HINT_T1);
         __m256i a = load(x);
         __m256i b = load(x + 4 * LANES);
         store(dst, a);
@@ -97,11 +95,11 @@ AVX2 static void avx2_copy(uint64_t sum[2], uint8_t *restrict dst, const uint8_t
 }
 
 AVX2 static void avx2_stream(uint64_t sum[2], uint8_t *restrict dst, const uint8_t *restrict x, const uint32_t *k,
-                             size_t words)
+                             size_t words, ptrdiff_t ahead)
 {
     struct sums s = {_mm256_setzero_si256(), _mm256_setzero_si256()};
     for (; words >= 2 * LANES; words -= 2 * LANES, x += 8 * LANES, dst += 8 * LANES, k += 2 * LANES) {
-        _mm_prefetch((const char *)x + AHEAD, _MM_HINT_T0);
+        _mm_prefetch((const void *)((uintptr_t)x + (uintptr_t)ahead), _MM_HINT_T1);
         __m256i a = load(x);
         __m256i b = load(x + 4 * LANES);
         _mm256_stream_si256((__m256i *)(void *)dst, a);

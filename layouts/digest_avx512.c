@@ -6,7 +6,6 @@
 
 #define AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
 #define LANES 16u
-#define AHEAD 1536 /* as in digest_avx2.c */
 
 struct sums {
     __m512i s0, s1;
@@ -45,11 +44,11 @@ AVX512 static inline __mmask16 first(size_t words)
     return (__mmask16)((1u << words) - 1);
 }
 
-AVX512 static void avx512_sum(uint64_t sum[2], const uint8_t *x, const uint32_t *k, size_t words)
+AVX512 static void avx512_sum(uint64_t sum[2], const uint8_t *x, const uint32_t *k, size_t words, ptrdiff_t ahead)
 {
     struct sums s = {_mm512_setzero_si512(), _mm512_setzero_si512()};
     for (; words >= LANES; words -= LANES, x += 4 * LANES, k += LANES) {
-        _mm_prefetch((const char *)x + AHEAD, _MM_HINT_T0);
+        _mm_prefetch((const void *)((uintptr_t)x + (uintptr_t)ahead), _MM_HINT_T1);
         s = step(s, _mm512_loadu_si512(x), k);
     }
     if (words > 0) {
@@ -59,11 +58,11 @@ AVX512 static void avx512_sum(uint64_t sum[2], const uint8_t *x, const uint32_t 
 }
 
 AVX512 static void avx512_copy(uint64_t sum[2], uint8_t *restrict dst, const uint8_t *restrict x, const uint32_t *k,
-                               size_t words)
+                               size_t words, ptrdiff_t ahead)
 {
     struct sums s = {_mm512_setzero_si512(), _mm512_setzero_si512()};
     for (; words >= LANES; words -= LANES, x += 4 * LANES, dst += 4 * LANES, k += LANES) {
-        _mm_prefetch((const char *)x + AHEAD, _MM_HINT_T0);
+        _mm_prefetch((const void *)((uintptr_t)x + (uintptr_t)ahead), _MM_HINT_T1);
         __m512i a = _mm512_loadu_si512(x);
         _mm512_storeu_si512(dst, a);
         s = step(s, a, k);
@@ -77,11 +76,11 @@ AVX512 static void avx512_copy(uint64_t sum[2], uint8_t *restrict dst, const uin
 }
 
 AVX512 static void avx512_stream(uint64_t sum[2], uint8_t *restrict dst, const uint8_t *restrict x, const uint32_t *k,
-                                 size_t words)
+                                 size_t words, ptrdiff_t ahead)
 {
     struct sums s = {_mm512_setzero_si512(), _mm512_setzero_si512()};
     for (; words >= LANES; words -= LANES, x += 4 * LANES, dst += 4 * LANES, k += LANES) {
-        _mm_prefetch((const char *)x + AHEAD, _MM_HINT_T0);
+        _mm_prefetch((const void *)((uintptr_t)x + (uintptr_t)ahead), _MM_HINT_T1);
         __m512i a = _mm512_loadu_si512(x);
         _mm512_stream_si512((void *)dst, a);
         s = step(s, a, k);

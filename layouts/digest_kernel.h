@@ -17,14 +17,22 @@
 /* K_1[j] lies this many words behind K_0[j]. */
 #define REFIT_DIGEST_K1 (REFIT_DIGEST_BLOCK_WORDS + REFIT_DIGEST_K_PAD)
 
+/* How far ahead of the words in hand to prefetch. The hardware's prefetchers stop at each page, and a core can have more
+ * requests to memory open in its second-level cache than in its first: fetching into the second, a page ahead, reads
+ * 8 % more per second than into the first, 1.5 KB ahead. */
+#define REFIT_DIGEST_AHEAD 4096
+
 struct refit_digest_kernel {
     const char *name;
-    /* sum[k] += x_i * k[k * REFIT_DIGEST_K1 + i] over `words` words at x, any alignment. */
-    void (*sum)(uint64_t sum[2], const uint8_t *x, const uint32_t *k, size_t words);
+    /* sum[k] += x_i * k[k * REFIT_DIGEST_K1 + i] over `words` words at x, any alignment. The line `ahead` bytes from
+     * each one read is prefetched, wherever that is. */
+    void (*sum)(uint64_t sum[2], const uint8_t *x, const uint32_t *k, size_t words, ptrdiff_t ahead);
     /* The same, and the words copied to dst, any alignment. */
-    void (*copy)(uint64_t sum[2], uint8_t *restrict dst, const uint8_t *restrict x, const uint32_t *k, size_t words);
+    void (*copy)(uint64_t sum[2], uint8_t *restrict dst, const uint8_t *restrict x, const uint32_t *k, size_t words,
+                 ptrdiff_t ahead);
     /* The same past the caches, or NULL. dst is a multiple of 64, words of 16; the caller fences. */
-    void (*stream)(uint64_t sum[2], uint8_t *restrict dst, const uint8_t *restrict x, const uint32_t *k, size_t words);
+    void (*stream)(uint64_t sum[2], uint8_t *restrict dst, const uint8_t *restrict x, const uint32_t *k, size_t words,
+                   ptrdiff_t ahead);
     void (*fence)(void);
 };
 

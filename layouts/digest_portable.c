@@ -4,8 +4,9 @@
 #include "layouts/digest_kernel.h"
 
 /* Plain loops that compilers turn into vectors of 32 x 32 -> 64 multiplies (built with -O3). */
-static void portable_sum(uint64_t sum[2], const uint8_t *x, const uint32_t *k, size_t words)
+static void portable_sum(uint64_t sum[2], const uint8_t *x, const uint32_t *k, size_t words, ptrdiff_t ahead)
 {
+    (void)ahead;
     uint64_t s0 = 0;
     uint64_t s1 = 0;
     for (size_t i = 0; i < words; i++) {
@@ -20,10 +21,10 @@ static void portable_sum(uint64_t sum[2], const uint8_t *x, const uint32_t *k, s
 
 /* A block lies in the first cache, so a second look at it costs little. */
 static void portable_copy(uint64_t sum[2], uint8_t *restrict dst, const uint8_t *restrict x, const uint32_t *k,
-                          size_t words)
+                          size_t words, ptrdiff_t ahead)
 {
     memcpy(dst, x, 4 * words);
-    portable_sum(sum, dst, k, words);
+    portable_sum(sum, dst, k, words, ahead);
 }
 
 const struct refit_digest_kernel refit_digest_portable = {

@@ -133,7 +133,7 @@ static enum refit_status load_bounced(struct file_range from, const struct refit
         if (status != REFIT_OK)
             return status;
         if (dst) {
-            refit_host_move(dst, dst_stride, bounce, rows->stride, &part, digest);
+            refit_host_move(dst, dst_stride, bounce, rows->stride, &part, REFIT_STORE_CACHED, digest);
             dst += dst_stride * (int64_t)part.count;
         } else {
             refit_host_sum(bounce, rows->stride, &part, digest);

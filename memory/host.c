@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* Below this, the fixed cost of a call of refit_digest_copy shows, and rows are copied first and digested together. */
+/* Below this, the fixed cost of a run in refit_digest_copy_rows shows, and rows are copied first, digested together. */
 #define SHORT_RUN 512
 /* Copied and then digested: stays in the first-level cache. */
 #define HOT_BYTES (16u << 10)
@@ -61,18 +61,6 @@ static void copy_plain(uint8_t *dst, int64_t dst_stride, const uint8_t *src, int
         copy_rows(dst, dst_stride, src, src_stride, rows->run_bytes, rows->count);
 }
 
-static void move_long(uint8_t *dst, int64_t dst_stride, const uint8_t *src, int64_t src_stride,
-                      const struct refit_rows *rows, struct refit_digest *digest)
-{
-    uint64_t tensor_offset = rows->tensor_offset;
-    for (uint64_t i = 0; i < rows->count; i++) {
-        refit_digest_copy(digest, dst, src, rows->run_bytes, tensor_offset);
-        dst += dst_stride;
-        src += src_stride;
-        tensor_offset += (uint64_t)rows->tensor_stride;
-    }
-}
-
 static void move_short(uint8_t *dst, int64_t dst_stride, const uint8_t *src, int64_t src_stride,
                        const struct refit_rows *rows, struct refit_digest *digest)
 {
@@ -93,24 +81,38 @@ static void move_short(uint8_t *dst, int64_t dst_stride, const uint8_t *src, int
 }
 
 void refit_host_move(uint8_t *dst, int64_t dst_stride, const uint8_t *src, int64_t src_stride,
-                     const struct refit_rows *rows, struct refit_digest *digest)
+                     const struct refit_rows *rows, enum refit_digest_store store, struct refit_digest *digest)
 {
+    struct refit_digest_runs runs = {
+        .dst = dst,
+        .src = src,
+        .dst_stride = (ptrdiff_t)dst_stride,
+        .src_stride = (ptrdiff_t)src_stride,
+        .run_bytes = rows->run_bytes,
+        .count = rows->count,
+        .tensor_offset = rows->tensor_offset,
+        .tensor_stride = rows->tensor_stride,
+    };
+    bool one_run = is_one_run(dst_stride, rows) && dense(src_stride, rows);
+    if (one_run) {
+        runs.run_bytes *= runs.count;
+        runs.count = 1;
+    }
     if (!digest)
         copy_plain(dst, dst_stride, src, src_stride, rows);
-    else if (is_one_run(dst_stride, rows) && dense(src_stride, rows))
-        refit_digest_copy(digest, dst, src, rows->run_bytes * rows->count, rows->tensor_offset);
-    else if (rows->run_bytes >= SHORT_RUN)
-        move_long(dst, dst_stride, src, src_stride, rows, digest);
+    else if (one_run || rows->run_bytes >= SHORT_RUN)
+        refit_digest_copy_rows(digest, &runs, store);
     else
         move_short(dst, dst_stride, src, src_stride, rows, digest);
 }
 
+/* What is loaded goes to a socket or to whoever reads a ring next; what is stored is a slot that nobody reads soon. */
 static enum refit_status host_load(const struct refit_arena *arena, const struct refit_rows *rows, uint8_t *dst,
                                    int64_t dst_stride, struct refit_digest *digest, struct refit_error *err)
 {
     (void)arena;
     (void)err;
-    refit_host_move(dst, dst_stride, rows->piece->host + rows->offset, rows->stride, rows, digest);
+    refit_host_move(dst, dst_stride, rows->piece->host + rows->offset, rows->stride, rows, REFIT_STORE_CACHED, digest);
     return REFIT_OK;
 }
 
@@ -119,7 +121,8 @@ static enum refit_status host_store(struct refit_arena *arena, const struct refi
 {
     (void)arena;
     (void)err;
-    refit_host_move(rows->piece->host + rows->offset, rows->stride, src, src_stride, rows, digest);
+    refit_host_move(rows->piece->host + rows->offset, rows->stride, src, src_stride, rows, REFIT_STORE_STREAMED,
+                    digest);
     return REFIT_OK;
 }
 

@@ -156,9 +156,9 @@ static enum refit_status copy_rows(struct refit_arena *destination, const struct
                                    const struct refit_arena *source, const struct refit_rows *from,
                                    struct refit_digest *digest, struct refit_error *err)
 {
-    if (to->piece->host)
-        return source->ops->load(source, from, to->piece->host + to->offset, to->stride, digest, err);
-    return destination->ops->store(destination, to, from->piece->host + from->offset, from->stride, digest, err);
+    if (from->piece->host)
+        return destination->ops->store(destination, to, from->piece->host + from->offset, from->stride, digest, err);
+    return source->ops->load(source, from, to->piece->host + to->offset, to->stride, digest, err);
 }
 
 static enum refit_status copy_windows(struct refit_arena *destination, struct refit_walk to,

@@ -12,6 +12,11 @@
 
 #include "base/cursor.h"
 
+/* Newer than the oldest headers this builds with. */
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
+
 struct refit_local_supply *refit_local_supply_create(void)
 {
     struct refit_local_supply *supply = calloc(1, sizeof *supply);
@@ -208,4 +213,29 @@ enum refit_status refit_local_supply_build(struct refit_local_supply *supply, ui
     free(supply->pieces);
     supply->pieces = NULL;
     return status;
+}
+
+/* Over a fresh mapping, faults of 16 pages each take a third as long as the copy; one call for all takes a quarter less.
+ * Where the kernel lacks the call (before 5.14) the faults do it. */
+static bool populate(const struct refit_arena *arena, uint64_t offset, uint64_t bytes)
+{
+    struct refit_piece piece;
+    if (!refit_arena_piece(arena, offset, &piece) || !piece.host)
+        return false;
+    uint64_t fit = piece.offset + piece.bytes - offset;
+    uintptr_t first = (uintptr_t)piece.host + (offset - piece.offset);
+    uintptr_t page = first & ~((uintptr_t)sysconf(_SC_PAGESIZE) - 1);
+    return madvise((void *)page, first - page + (bytes < fit ? bytes : fit), MADV_POPULATE_READ) == 0;
+}
+
+/* Rows are left to the faults: the pages between them may not be wanted, and those that two destinations share would be
+ * looked at twice. */
+void refit_local_supply_populate(const struct refit_local_supply *supply, struct refit_walk walk)
+{
+    struct refit_strip strip;
+    if (refit_arena_kind(supply->arena) != REFIT_ARENA_HOST || supply->piece_count == 0)
+        return;
+    while (refit_walk_next(&walk, UINT64_MAX, &strip))
+        if (strip.count == 1 && !populate(supply->arena, strip.offset, strip.run_bytes))
+            return;
 }

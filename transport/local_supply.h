@@ -45,5 +45,7 @@ REFIT_MUST_CHECK enum refit_status refit_local_supply_add(struct refit_local_sup
 REFIT_MUST_CHECK enum refit_status refit_local_supply_build(struct refit_local_supply *supply, uint32_t rank,
                                                             const struct refit_plan *receiver_plan,
                                                             struct refit_error *err);
+/* Before a window of a mapped source is read: its pages are entered in this process's page table, many in one call. */
+void refit_local_supply_populate(const struct refit_local_supply *supply, struct refit_walk walk);
 
 #endif

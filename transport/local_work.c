@@ -268,8 +268,9 @@ static enum refit_status pull(struct refit_local_receiver *receiver, struct refi
         if (!there || there->digest != edge->digest)
             return refit_fail(err, REFIT_MISMATCH, "the edge from rank %u to rank %u differs between the sides' plans",
                               edge->source_rank, edge->destination_rank);
-        status = refit_memory_copy(arena, to, supply->arena, refit_walk_batch(supply->plan, there, ticket->grant.batch),
-                                   &ticket->segments, &completion, err);
+        struct refit_walk from = refit_walk_batch(supply->plan, there, ticket->grant.batch);
+        refit_local_supply_populate(supply, from);
+        status = refit_memory_copy(arena, to, supply->arena, from, &ticket->segments, &completion, err);
     }
     if (status == REFIT_OK)
         status = refit_completion_wait(&completion, refit_deadline_in_ms(REFIT_ABORT_MS), err);

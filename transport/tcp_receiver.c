@@ -54,6 +54,7 @@ struct inflow {
 struct bulk_thread {
     pthread_t thread;
     int epoll;
+    uint8_t *staging;     /* owned; of whichever connection it reads */
     unsigned connections; /* under the lock */
     struct tcp_receiver *receiver;
 };
@@ -135,8 +136,9 @@ static enum refit_status begin_batch(struct inflow *flow, struct refit_error *er
         return refit_fail(err, REFIT_PEER, "sent batch %u for rank %u with %u bytes, expected %llu", frame->batch,
                           frame->destination_rank, frame->length, (unsigned long long)expected);
     flow->phase = PAYLOAD;
-    return refit_landing_begin(&flow->landing, refit_walk_batch(config->plan, edge, frame->batch),
-                               config->arenas[edge->destination_rank], err);
+    refit_landing_begin(&flow->landing, refit_walk_batch(config->plan, edge, frame->batch),
+                        config->arenas[edge->destination_rank], flow->thread->staging);
+    return REFIT_OK;
 }
 
 static enum refit_status take_goodbye(struct inflow *flow, struct refit_error *err)
@@ -350,16 +352,21 @@ static void *bulk_thread_run(void *arg)
 static enum refit_status thread_start(struct tcp_receiver *receiver, struct refit_error *err)
 {
     struct bulk_thread *thread = &receiver->threads[receiver->thread_count];
-    *thread = (struct bulk_thread){.receiver = receiver};
+    *thread = (struct bulk_thread){.receiver = receiver, .staging = malloc(REFIT_LANDING_STAGING)};
+    if (!thread->staging)
+        return refit_fail_alloc(err, "staging of a thread", REFIT_LANDING_STAGING);
     thread->epoll = epoll_create1(EPOLL_CLOEXEC);
-    if (thread->epoll < 0)
+    if (thread->epoll < 0) {
+        free(thread->staging);
         return refit_fail_errno(err, errno, "epoll_create1");
+    }
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
     enum refit_status status = epoll_ctl(thread->epoll, EPOLL_CTL_ADD, receiver->base.wake, &event) == 0
                                    ? refit_bulk_thread_start(&thread->thread, bulk_thread_run, thread, err)
                                    : refit_fail_errno(err, errno, "epoll_ctl");
     if (status != REFIT_OK) {
         refit_io_close(&thread->epoll);
+        free(thread->staging);
         return status;
     }
     receiver->thread_count++;
@@ -542,8 +549,10 @@ static void receiver_close(struct refit_endpoint *endpoint)
             flow_free(flow);
         }
     }
-    for (unsigned i = 0; i < receiver->thread_count; i++)
+    for (unsigned i = 0; i < receiver->thread_count; i++) {
         refit_io_close(&receiver->threads[i].epoll);
+        free(receiver->threads[i].staging);
+    }
     receiver_free(receiver);
 }
 

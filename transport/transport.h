@@ -13,9 +13,9 @@
  *   post(edge, batch) = grant  --------------------------------->  reads its memory, digests, sends
  *   poll -> completion  <----------------------------------------  (served by the endpoint's own threads)
  *
- * Each message carries the sender's segment digests (memory/ops.h); the receiver digests what lies in its arena after landing
- * and compares, so a completion with REFIT_OK means verified bytes in place. Counted segments go to the tally of
- * the side, once per batch, however often it is sent.
+ * Each message carries the sender's segment digests (memory/ops.h); the receiver digests what it writes into its arena and
+ * compares, so a completion with REFIT_OK means verified bytes in place. Counted segments go to the tally of the side,
+ * once per batch, however often it is sent.
  *
  * abort() is bounded (REFIT_ABORT_MS), and after it returns no byte of any arena is read or written by the endpoint.
  * Endpoints are independent: one endpoint per refit and side. Functions of one endpoint are called from one thread at a time,
@@ -64,7 +64,7 @@ struct refit_endpoint_config {
 struct refit_endpoint_stats {
     uint64_t payload_bytes;  /* planned bytes moved (sent or landed), retries included */
     uint64_t wire_bytes;     /* with framing; 0 for local */
-    uint64_t copied_bytes;   /* payload that took an extra copy (packed, or through a ring) */
+    uint64_t copied_bytes;   /* payload that took an extra copy (packed, through staging or a ring) */
     uint64_t pack_ns, verify_ns; /* summed over threads */
 };
 

@@ -211,6 +211,35 @@ static void large_copy_digests_what_it_copies(void **state)
     test_free(dst);
 }
 
+static void copied_rows_equal_a_loop_of_runs(void **state)
+{
+    struct fixture *f = *state;
+    FOR_EACH_KERNEL(i) {
+        for (unsigned round = 0; round < 600; round++) {
+            const size_t run = below(round % 2 ? 40 : 3000) + 1;
+            const size_t gap = below(50);
+            const size_t count = below(6) + 1;
+            const size_t at = below(64);
+            uint8_t *dst = f->other + below(64);
+            struct refit_digest copied = {{0, 0}};
+            struct refit_digest added = {{0, 0}};
+            const struct refit_digest_runs runs = {
+                .dst = dst, .dst_stride = (ptrdiff_t)(run + 1),
+                .src = f->bytes + at, .src_stride = (ptrdiff_t)(run + gap),
+                .run_bytes = run, .count = count, .tensor_offset = at, .tensor_stride = (int64_t)(2 * run + 3)};
+            memset(dst, 0xa5, count * (run + 1));
+            refit_digest_copy_rows(&copied, &runs, round % 3 ? REFIT_STORE_CACHED : REFIT_STORE_STREAMED);
+            for (size_t row = 0; row < count; row++) {
+                const uint8_t *from = f->bytes + at + row * (run + gap);
+                refit_digest_add(&added, from, run, at + row * (2 * run + 3));
+                assert_memory_equal(dst + row * (run + 1), from, run);
+                assert_int_equal(dst[row * (run + 1) + run], 0xa5);
+            }
+            assert_true(refit_digest_equal(copied, added));
+        }
+    }
+}
+
 static void rows_equal_a_loop_of_runs(void **state)
 {
     struct fixture *f = *state;
@@ -383,6 +412,7 @@ int main(void)
         TEST(any_cut_adds_up),
         TEST(copy_digests_what_it_copies),
         TEST(large_copy_digests_what_it_copies),
+        TEST(copied_rows_equal_a_loop_of_runs),
         TEST(rows_equal_a_loop_of_runs),
         TEST(rows_may_run_backwards),
         TEST(each_changed_bit_is_seen),

@@ -81,9 +81,9 @@ static void perform(const struct queued *item)
 {
     const struct refit_rows *rows = &item->rows;
     if (item->work == LOAD)
-        refit_host_move(item->dst, item->stride, device_at(rows), rows->stride, rows, item->digest);
+        refit_host_move(item->dst, item->stride, device_at(rows), rows->stride, rows, REFIT_STORE_CACHED, item->digest);
     else if (item->work == STORE)
-        refit_host_move(device_at(rows), rows->stride, item->src, item->stride, rows, item->digest);
+        refit_host_move(device_at(rows), rows->stride, item->src, item->stride, rows, REFIT_STORE_CACHED, item->digest);
     else
         refit_host_sum(device_at(rows), rows->stride, rows, item->digest);
 }
