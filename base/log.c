@@ -7,6 +7,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/text.h"
+
 static struct {
     enum refit_log_level level;
     enum refit_log_format format;
@@ -31,16 +33,16 @@ enum refit_log_level refit_log_level(void)
 static void escape(char *out, size_t out_len, const char *in)
 {
     size_t n = 0;
-    for (; *in && n + 7 < out_len; in++) {
-        unsigned char c = (unsigned char)*in;
-        if (c == '"' || c == '\\') {
-            out[n++] = '\\';
-            out[n++] = (char)c;
-        } else if (c < 0x20) {
-            n += (size_t)snprintf(out + n, out_len - n, "\\u%04x", c);
-        } else {
-            out[n++] = (char)c;
+    for (unsigned bytes = 1; *in && n + 7 < out_len; in += bytes) {
+        unsigned control = refit_text_control(in, &bytes);
+        if (control) {
+            n += (size_t)snprintf(out + n, out_len - n, "\\u%04x", control);
+            continue;
         }
+        if (*in == '"' || *in == '\\')
+            out[n++] = '\\';
+        memcpy(out + n, in, bytes);
+        n += bytes;
     }
     out[n] = '\0';
 }

@@ -4,6 +4,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/text.h"
+
 #define NS_PER_MS 1000000
 
 static enum refit_status check_name(const char *name, struct refit_error *err)
@@ -12,7 +14,7 @@ static enum refit_status check_name(const char *name, struct refit_error *err)
     if (len == 0 || len == REFIT_LEAD_NAME_MAX)
         return refit_fail(err, REFIT_INVALID, "name of a lead: expected 1 to %d bytes", REFIT_LEAD_NAME_MAX - 1);
     for (size_t i = 0; i < len; i++)
-        if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f)
+        if (refit_text_control(name + i, NULL))
             return refit_fail(err, REFIT_INVALID, "name of a lead: control character at byte %zu", i);
     return REFIT_OK;
 }

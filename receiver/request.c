@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "receiver/quarantine.h"
 
 /* A fixed array from outside: it must end, and hold no control characters. */
@@ -14,7 +15,7 @@ static enum refit_status check_text(const char *text, size_t max, const char *me
     if (len == max)
         return refit_fail(err, REFIT_INVALID, "refit: member '%s' is longer than %zu bytes", member, max - 1);
     for (size_t i = 0; i < len; i++)
-        if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f)
+        if (refit_text_control(text + i, NULL))
             return refit_fail(err, REFIT_INVALID, "refit: member '%s' has a control character at byte %zu", member, i);
     return REFIT_OK;
 }

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Text from outside that is shown to people: in logs, terminals and messages.
+ */
+#ifndef REFIT_BASE_TEXT_H
+#define REFIT_BASE_TEXT_H
+
+/* The code point of the character at `at`, when it could break a line or steer a terminal: C0, DEL, C1, the separators
+ * U+2028 and U+2029, and what changes the direction of writing. Else 0, as for the terminating NUL. *bytes (may be NULL)
+ * is that character's length. */
+unsigned refit_text_control(const char *at, unsigned *bytes);
+
+#endif

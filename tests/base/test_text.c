@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/log.h"
+#include "base/text.h"
+
+static void what_steers_a_terminal_is_control(void **state)
+{
+    static const struct {
+        const char *text;
+        unsigned control, bytes;
+    } cases[] = {
+        {"a", 0, 1},           {"", 0, 1},                   {" ", 0, 1},         {"\n", 0x0a, 1},         {"\x1b[2J", 0x1b, 1},
+        {"\x7f", 0x7f, 1},     {"\xc2\x80", 0x80, 2},        {"\xc2\x9b", 0x9b, 2}, {"\xc2\xa0", 0, 2},    {"\xc3\xbc", 0, 1},
+        {"\xe2\x80\xa8", 0x2028, 3}, {"\xe2\x80\xae", 0x202e, 3}, {"\xe2\x81\xa6", 0x2066, 3}, {"\xe2\x9c\x93", 0, 3},
+        {"\xc2", 0, 1},        {"\xe2\x80", 0, 1},           {"\x80", 0, 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        unsigned bytes = 0;
+        assert_int_equal(refit_text_control(cases[i].text, &bytes), cases[i].control);
+        assert_int_equal(bytes, cases[i].bytes);
+        assert_int_equal(refit_text_control(cases[i].text, NULL), cases[i].control);
+    }
+}
+
+/* What refit_log writes for `text`. */
+static void logged(const char *text, char *out, size_t size)
+{
+    int pipes[2], saved = dup(STDERR_FILENO);
+    assert_int_equal(pipe(pipes), 0);
+    dup2(pipes[1], STDERR_FILENO);
+    refit_log(REFIT_LOG_ERROR, "%s", text);
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    close(pipes[1]);
+    ssize_t n = read(pipes[0], out, size - 1);
+    close(pipes[0]);
+    assert_true(n > 0);
+    out[n] = '\0';
+}
+
+static void a_log_line_stays_one_line_of_text(void **state)
+{
+    char line[4096];
+    logged("a\n\xc2\x85\xe2\x80\xa8\"\\ \xc3\xbc \xe2\x9c\x93", line, sizeof line);
+    assert_non_null(strstr(line, "msg=\"a\\u000a\\u0085\\u2028\\\"\\\\ \xc3\xbc \xe2\x9c\x93\"\n"));
+    logged("cut \xe2", line, sizeof line);
+    assert_non_null(strstr(line, "msg=\"cut \xe2\"\n"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_steers_a_terminal_is_control),
+        cmocka_unit_test(a_log_line_stays_one_line_of_text),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
