@@ -2,6 +2,7 @@
 #include "cli/report.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "base/json.h"
 #include "cli/options.h"
@@ -27,10 +28,13 @@ void refit_cli_report_text(const struct refit_report *report)
     printf("version %llu  digest %s\n", (unsigned long long)report->version, report->digest[0] ? report->digest : "-");
     refit_cli_table_print(&table);
     refit_cli_table_release(&table);
-    for (size_t i = 0; i < report->replica_count; i++)
-        if (report->replicas[i].error.status != REFIT_OK)
-            fprintf(stderr, "refit push: %s: %s (%s)\n", report->replicas[i].url, report->replicas[i].error.text,
-                    refit_status_action(report->replicas[i].error.status));
+    for (size_t i = 0; i < report->replica_count; i++) {
+        const struct refit_replica_report *r = &report->replicas[i];
+        bool named = strstr(r->error.text, r->url) != NULL;
+        if (r->error.status != REFIT_OK)
+            fprintf(stderr, "refit push: %s%s%s (%s)\n", named ? "" : r->url, named ? "" : ": ", r->error.text,
+                    refit_status_action(r->error.status));
+    }
 }
 
 static json_t *replica_json(const struct refit_replica_report *r)

@@ -81,8 +81,8 @@ static enum refit_status parse_alias(struct refit_layout *layout, const json_t *
     if (!target)
         return refit_fail(err, REFIT_INVALID, "%s: alias \"%.128s\" must name a tensor", what, name);
     if (refit_layout_find(layout, name, &id))
-        return refit_fail(err, REFIT_INVALID, "%s: alias \"%.128s\" is the name of a tensor of this layout", what,
-                          name);
+        return refit_fail(err, REFIT_INVALID, "%s: alias \"%.128s\" is the name of a tensor of this layout; to have its "
+                          "bytes in a buffer of their own, name the target there and give no alias", what, name);
     if (json_object_get(aliases, target))
         return refit_fail(err, REFIT_INVALID, "%s: alias \"%.128s\": its target \"%.128s\" is an alias itself; name "
                           "the tensor that holds the bytes", what, name, target);

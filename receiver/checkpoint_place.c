@@ -80,8 +80,10 @@ static enum refit_status place_file(int root_fd, const char *root, const char *p
     enum refit_status status = REFIT_OK;
     if (fstatat(out->fd, tail, &info, 0) != 0)
         status = fail_open(root, path, errno, err);
-    else if (!S_ISREG(info.st_mode))
+    else if (S_ISDIR(info.st_mode))
         status = fail_open(root, path, EXDEV, err);
+    else if (!S_ISREG(info.st_mode))
+        status = refit_fail(err, REFIT_INVALID, "checkpoint '%s': must be a directory or a regular file", path);
     else if (snprintf(out->path, sizeof out->path, "/proc/self/fd/%d/%s", out->fd, tail) >= (int)sizeof out->path)
         status = fail_open(root, path, ENAMETOOLONG, err);
     if (status != REFIT_OK)
