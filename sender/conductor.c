@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 #include "sender/agree.h"
-#include "sender/replica.h"
+#include "sender/follower.h"
 
 #define TELL_MS 10000
 #define GRACE_MS 250 /* staged replicas wait for those that still work: this, or a tenth of the time so far */

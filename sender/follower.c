@@ -1,20 +1,19 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One replica's refit from the lead's side, from the order to the ranks to its outcome. How it begins: begin.c.
+ */
+#include "sender/follower.h"
+
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/log.h"
-#include "layouts/topology.h"
 #include "sender/agree.h"
-#include "sender/replica.h"
 #include "sender/serve.h"
 
-#define CALL_MS 15000       /* one small request */
-#define UPLOAD_MS 60000     /* a layout, either way */
-#define PATIENCE_MS 3000    /* with a replica that can't be led yet: restarting, no engine */
-#define AGAIN_MS 100        /* between attempts */
 #define POLL_MS 500         /* a long poll during the transfer; also how late a lost rank is noticed at worst */
 #define POLL_PAUSE_MS 5     /* progress comes with every batch */
 #define REASON_MS 1000      /* for the replica to say why a rank's connection ended, before the rank's word is taken */
@@ -22,13 +21,12 @@
 #define LETTING_GO_MS (REFIT_ABORT_MS + 3000)
 #define SETTLE_MS 10000     /* to find out what became of a commit */
 
-static struct refit_deadline call_deadline(const struct refit_replica *replica, int64_t ms)
+struct refit_deadline refit_follower_deadline(const struct refit_replica *replica, int64_t ms)
 {
     return refit_deadline_earlier(replica->lead->publish.deadline, refit_deadline_in_ms(ms));
 }
 
-/* Until something changes at the lead, or the time is over. */
-static void pause_for(struct refit_replica *replica, int64_t ms)
+void refit_follower_pause(struct refit_replica *replica, int64_t ms)
 {
     struct refit_lead *lead = replica->lead;
     struct timespec until = refit_deadline_timespec(refit_deadline_in_ms(ms));
@@ -38,158 +36,9 @@ static void pause_for(struct refit_replica *replica, int64_t ms)
     pthread_mutex_unlock(&lead->lock);
 }
 
-static bool may_pass(enum refit_status status)
+bool refit_follower_may_pass(enum refit_status status)
 {
     return status == REFIT_BUSY || status == REFIT_PEER || status == REFIT_TIMEOUT;
-}
-
-/* ---- getting ready ---- */
-
-static enum refit_status know_layout(struct refit_replica *replica, struct refit_error *err)
-{
-    struct refit_control_weights weights;
-    enum refit_status status =
-        refit_control_weights(&replica->control, call_deadline(replica, CALL_MS), &weights, err);
-    if (status != REFIT_OK)
-        return status;
-    if (!weights.layout[0])
-        return refit_fail(err, REFIT_BUSY, "%s: serves no layout yet; no engine has attached",
-                          replica->control.url.text);
-    if (replica->layout && strcmp(refit_layout_digest(replica->layout), weights.layout) == 0)
-        return REFIT_OK;
-    struct refit_layout *layout = NULL;
-    status = refit_control_layout(&replica->control, call_deadline(replica, UPLOAD_MS), &layout, err);
-    if (status != REFIT_OK)
-        return status;
-    refit_layout_release(replica->layout);
-    replica->layout = layout;
-    return REFIT_OK;
-}
-
-/* Are all ranks of both sides in one domain, and does it name this host? */
-static bool one_domain(const struct refit_replica *replica, const json_t *document)
-{
-    struct refit_topology *topology;
-    if (refit_topology_from_json(document, "topology", &topology, NULL) != REFIT_OK)
-        return false;
-    bool one = refit_topology_domains(topology) == 1 &&
-               refit_ranks_on_host(replica->lead->ranks, refit_topology_name(topology, 0));
-    refit_topology_release(topology);
-    return one;
-}
-
-static bool local_works(const struct refit_replica *replica, const json_t *host)
-{
-    const json_t *card = json_object_get(json_object_get(host, "transports"), "local");
-    const char *path = json_string_value(json_object_get(card, "path"));
-    return path && one_domain(replica, json_object_get(host, "topology")) && access(path, R_OK | W_OK) == 0;
-}
-
-static enum refit_status choose_transport(struct refit_replica *replica, struct refit_error *err)
-{
-    struct refit_lead *lead = replica->lead;
-    if (strcmp(lead->transport, "auto") != 0) {
-        snprintf(replica->transport, sizeof replica->transport, "%s", lead->transport);
-        return REFIT_OK;
-    }
-    if (replica->transport[0] && strcmp(replica->boot_instance, replica->control.instance) == 0)
-        return REFIT_OK;
-    json_t *host = NULL;
-    enum refit_status status = refit_control_host(&replica->control, call_deadline(replica, CALL_MS), &host, err);
-    if (status != REFIT_OK)
-        return status;
-    snprintf(replica->transport, sizeof replica->transport, "%s", local_works(replica, host) ? "local" : "tcp");
-    memcpy(replica->boot_instance, replica->control.instance, sizeof replica->boot_instance);
-    json_decref(host);
-    return REFIT_OK;
-}
-
-static enum refit_status give_source(struct refit_replica *replica, struct refit_error *err)
-{
-    const struct refit_layout *source = replica->lead->source;
-    const char *digest = refit_layout_digest(source);
-    if (strcmp(replica->source_instance, replica->control.instance) == 0 &&
-        strcmp(replica->source_digest, digest) == 0)
-        return REFIT_OK;
-    size_t len = 0;
-    const char *text = refit_layout_text(source, &len);
-    enum refit_status status =
-        refit_control_put_source(&replica->control, digest, text, len, call_deadline(replica, UPLOAD_MS), err);
-    if (status != REFIT_OK)
-        return status;
-    memcpy(replica->source_instance, replica->control.instance, sizeof replica->source_instance);
-    snprintf(replica->source_digest, sizeof replica->source_digest, "%s", digest);
-    return REFIT_OK;
-}
-
-static enum refit_status lead_it(struct refit_replica *replica, struct refit_error *err)
-{
-    struct refit_lead *lead = replica->lead;
-    if (replica->epoch != 0 && strcmp(replica->led_instance, replica->control.instance) == 0)
-        return REFIT_OK;
-    enum refit_status status = refit_control_lead(&replica->control, lead->name, lead->takeover,
-                                                  call_deadline(replica, CALL_MS), &replica->epoch, err);
-    if (status == REFIT_OK)
-        memcpy(replica->led_instance, replica->control.instance, sizeof replica->led_instance);
-    return status;
-}
-
-static json_t *request_body(const struct refit_replica *replica)
-{
-    const struct refit_lead *lead = replica->lead;
-    const struct refit_lead_publish *publish = &lead->publish;
-    return json_pack("{s:o, s:s, s:o, s:s, s:s, s:s, s:s, s:s, s:I}", "version", refit_json_u64(publish->version),
-                     "label", publish->label, "epoch", refit_json_u64(replica->epoch), "publish_id", lead->publish_id,
-                     "source", refit_layout_digest(lead->source), "transport", replica->transport, "commit", "barrier",
-                     "kv", publish->kv, "deadline_ms", (json_int_t)publish->deadline_ms);
-}
-
-static enum refit_status request(struct refit_replica *replica, struct refit_error *err)
-{
-    json_t *body = request_body(replica);
-    if (!body)
-        return refit_fail(err, REFIT_INVALID, "label and kv must be UTF-8");
-    json_decref(replica->ticket.card);
-    replica->ticket.card = NULL;
-    enum refit_status status =
-        refit_control_begin(&replica->control, body, call_deadline(replica, CALL_MS), &replica->ticket, err);
-    json_decref(body);
-    if (status == REFIT_STALE)
-        replica->epoch = 0;
-    if (status == REFIT_NOT_FOUND)
-        replica->source_instance[0] = '\0';
-    return status;
-}
-
-static enum refit_status begin_once(struct refit_replica *replica, struct refit_error *err)
-{
-    enum refit_status status = know_layout(replica, err);
-    if (status == REFIT_OK)
-        status = choose_transport(replica, err);
-    if (status == REFIT_OK)
-        status = give_source(replica, err);
-    if (status == REFIT_OK)
-        status = lead_it(replica, err);
-    return status == REFIT_OK ? request(replica, err) : status;
-}
-
-/* What another process, or another lead, made stale is asked for again, once. */
-static enum refit_status begin(struct refit_replica *replica, struct refit_error *err)
-{
-    struct refit_deadline patience = refit_deadline_in_ms(PATIENCE_MS);
-    bool again = true;
-    for (;;) {
-        enum refit_status status = begin_once(replica, err);
-        if (status == REFIT_OK)
-            return status;
-        bool renew = again && (status == REFIT_STALE || status == REFIT_NOT_FOUND);
-        again = again && !renew;
-        if (renew)
-            continue;
-        if (!may_pass(status) || refit_deadline_passed(patience) || refit_lead_given_up(replica->lead, NULL))
-            return status;
-        pause_for(replica, AGAIN_MS);
-    }
 }
 
 /* ---- ranks ---- */
@@ -220,7 +69,7 @@ static enum refit_status tell_layout(struct refit_replica *replica, struct refit
         if (lead->told_count == REFIT_PLAN_CACHE_MAX)
             forget_told(lead);
         status = refit_ranks_broadcast(lead->ranks, REFIT_MESSAGE_LAYOUT, text, len,
-                                       call_deadline(replica, UPLOAD_MS), err);
+                                       refit_follower_deadline(replica, REFIT_UPLOAD_MS), err);
         if (status == REFIT_OK)
             lead->told[lead->told_count++] = refit_layout_retain(replica->layout);
     }
@@ -268,7 +117,8 @@ static enum refit_status order_ranks(struct refit_replica *replica, struct refit
     char *text = refit_serve_order_text(&order, &len);
     if (!text)
         return refit_fail_alloc(err, "an order", sizeof order);
-    status = refit_ranks_broadcast(lead->ranks, REFIT_MESSAGE_SERVE, text, len, call_deadline(replica, CALL_MS), err);
+    status = refit_ranks_broadcast(lead->ranks, REFIT_MESSAGE_SERVE, text, len,
+                                   refit_follower_deadline(replica, REFIT_CALL_MS), err);
     free(text);
     return status;
 }
@@ -344,11 +194,11 @@ static bool is_replaced(const struct refit_replica *replica)
     return strcmp(replica->control.instance, replica->led_instance) != 0;
 }
 
-/* One look at the refit. A call that fails is forgiven for PATIENCE_MS, unless another process answers there. */
+/* One look at the refit. A call that fails is forgiven for REFIT_PATIENCE_MS, unless another process answers there. */
 static enum refit_status look(struct refit_replica *replica, int64_t after, int64_t wait_ms, int64_t *silent_since_ns,
                               struct refit_control_state *state, struct refit_error *err)
 {
-    struct refit_deadline deadline = call_deadline(replica, wait_ms + CALL_MS);
+    struct refit_deadline deadline = refit_follower_deadline(replica, wait_ms + REFIT_CALL_MS);
     enum refit_status status =
         refit_control_state(&replica->control, replica->ticket.id, after, wait_ms, deadline, state, err);
     if (is_replaced(replica))
@@ -361,9 +211,9 @@ static enum refit_status look(struct refit_replica *replica, int64_t after, int6
     }
     if (*silent_since_ns == 0)
         *silent_since_ns = now;
-    if (!may_pass(status) || now - *silent_since_ns > (int64_t)PATIENCE_MS * 1000000)
+    if (!refit_follower_may_pass(status) || now - *silent_since_ns > (int64_t)REFIT_PATIENCE_MS * 1000000)
         return status;
-    pause_for(replica, AGAIN_MS);
+    refit_follower_pause(replica, REFIT_AGAIN_MS);
     state->sequence = UINT64_MAX;
     return REFIT_OK;
 }
@@ -376,8 +226,8 @@ static bool rank_failed(struct refit_replica *replica, struct refit_error *err)
     return err->status != REFIT_OK;
 }
 
-static enum refit_status say_what_it_waited_for(const struct refit_replica *replica, const struct refit_control_state *state,
-                                                struct refit_error *err)
+static enum refit_status say_what_it_waited_for(const struct refit_replica *replica,
+                                                const struct refit_control_state *state, struct refit_error *err)
 {
     const char *why = state->waiting;
     struct refit_error given_up = *err;
@@ -406,7 +256,7 @@ static enum refit_status watch_until_staged(struct refit_replica *replica, struc
             if (now - failed_since_ns > (int64_t)REASON_MS * 1000000)
                 return refit_fail(err, of_rank.status, "%s: %s", replica->control.url.text, of_rank.text);
         }
-        pause_for(replica, POLL_PAUSE_MS);
+        refit_follower_pause(replica, POLL_PAUSE_MS);
     }
 }
 
@@ -505,7 +355,7 @@ static enum refit_status settle(struct refit_replica *replica, struct refit_erro
             return refit_fail(err, REFIT_TIMEOUT, "%s: no word of what became of the commit; ask it which version it "
                               "serves", replica->control.url.text);
         }
-        pause_for(replica, AGAIN_MS);
+        poll(NULL, 0, REFIT_AGAIN_MS); /* whatever happens to the lead, this is to be known */
     }
 }
 
@@ -513,12 +363,12 @@ static enum refit_status watch_until_committed(struct refit_replica *replica, st
 {
     struct refit_control_state state = {.sequence = UINT64_MAX};
     struct refit_deadline deadline = refit_deadline_earlier(
-        refit_deadline_in_ms(CALL_MS + refit_deadline_left_ms(replica->lead->publish.deadline)),
+        refit_deadline_in_ms(REFIT_CALL_MS + refit_deadline_left_ms(replica->lead->publish.deadline)),
         (struct refit_deadline){.at_ns = INT64_MAX});
     while (!refit_deadline_passed(deadline)) {
         int64_t after = state.sequence > INT64_MAX ? -1 : (int64_t)state.sequence;
         enum refit_status status = refit_control_state(&replica->control, replica->ticket.id, after, POLL_MS,
-                                                       refit_deadline_in_ms(CALL_MS), &state, err);
+                                                       refit_deadline_in_ms(REFIT_CALL_MS), &state, err);
         if (status != REFIT_OK || is_replaced(replica))
             return settle(replica, err);
         take_state(replica, &state);
@@ -536,11 +386,11 @@ static enum refit_status watch_until_committed(struct refit_replica *replica, st
 static enum refit_status commit(struct refit_replica *replica, struct refit_error *err)
 {
     struct refit_lead *lead = replica->lead;
-    struct refit_deadline patience = call_deadline(replica, PATIENCE_MS);
+    struct refit_deadline patience = refit_follower_deadline(replica, REFIT_PATIENCE_MS);
     for (;;) {
         enum refit_status status =
             refit_control_commit(&replica->control, replica->ticket.id, lead->publish.version, replica->digest,
-                                 call_deadline(replica, CALL_MS), err);
+                                 refit_follower_deadline(replica, REFIT_CALL_MS), err);
         if (status == REFIT_OK)
             return watch_until_committed(replica, err);
         bool lost = status == REFIT_PEER || status == REFIT_TIMEOUT;
@@ -548,7 +398,7 @@ static enum refit_status commit(struct refit_replica *replica, struct refit_erro
             return settle(replica, err);
         if (!lost && (status != REFIT_BUSY || refit_deadline_passed(lead->publish.deadline)))
             return status;
-        pause_for(replica, AGAIN_MS);
+        poll(NULL, 0, REFIT_AGAIN_MS);
     }
 }
 
@@ -556,7 +406,7 @@ static enum refit_status commit(struct refit_replica *replica, struct refit_erro
 
 static enum refit_status until_staged(struct refit_replica *replica, struct refit_error *err)
 {
-    enum refit_status status = begin(replica, err);
+    enum refit_status status = refit_follower_begin(replica, err);
     if (status != REFIT_OK)
         return status;
     snprintf(replica->report.refit_id, sizeof replica->report.refit_id, "%s", replica->ticket.id);

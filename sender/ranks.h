@@ -71,8 +71,8 @@ REFIT_MUST_CHECK enum refit_status refit_ranks_join_over(int fd, uint32_t rank, 
                                                          const struct refit_ranks_handlers *handlers,
                                                          struct refit_ranks **out, struct refit_error *err);
 
-/* Messages that wait to be taken carry the turn of the end that sent them, and only those of this end's turn are taken: what a
- * collective that timed out left behind is no answer to the next one. 0 at first; it only grows. */
+/* Messages that wait to be taken carry the turn of the end that sent them, and only those of this end's turn are taken:
+ * what a collective that timed out left behind is no answer to the next one. 0 at first; it only grows. */
 void refit_ranks_set_turn(struct refit_ranks *ranks, uint64_t turn);
 
 /* No handler is called after. NULL is fine. */

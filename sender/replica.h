@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the lead knows of one replica: across publishes, and in the one under way. (Internal to lead.c, conductor.c
- * and follower.c.)
+ * What the lead knows of one replica: across publishes, and in the one under way. (Internal to lead.c, conductor.c,
+ * follower.c and begin.c.)
  */
 #ifndef REFIT_SENDER_REPLICA_H
 #define REFIT_SENDER_REPLICA_H
@@ -79,9 +79,7 @@ struct refit_lead {
     struct refit_replica *replicas;
 };
 
-/* Thread bodies. */
-void *refit_follower_run(void *replica);
-void *refit_conductor_run(void *lead);
+void *refit_conductor_run(void *lead); /* a thread's body */
 
 /* The barrier is over, or the publish is. */
 bool refit_lead_given_up(struct refit_lead *lead, struct refit_error *err);
