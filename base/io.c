@@ -171,6 +171,18 @@ static enum refit_status write_file(int fd, const void *data, size_t len, const 
     return fsync(fd) == 0 ? REFIT_OK : refit_fail_errno(err, errno, "%s: fsync", path);
 }
 
+/* The new name, too, must outlast a loss of power. Where a file system can't do this, there is nothing to do. */
+static void sync_directory(const char *path)
+{
+    char directory[4096];
+    const char *slash = strrchr(path, '/');
+    snprintf(directory, sizeof directory, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+    int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0)
+        (void)fsync(fd);
+    refit_io_close(&fd);
+}
+
 enum refit_status refit_io_replace_file(const char *path, const void *data, size_t len, mode_t mode,
                                         struct refit_error *err)
 {
@@ -184,7 +196,9 @@ enum refit_status refit_io_replace_file(const char *path, const void *data, size
     refit_io_close(&fd);
     if (status == REFIT_OK && rename(temporary, path) != 0)
         status = refit_fail_errno(err, errno, "%s: rename to %s", temporary, path);
-    if (status != REFIT_OK)
+    if (status == REFIT_OK)
+        sync_directory(path);
+    else
         unlink(temporary);
     return status;
 }

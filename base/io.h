@@ -28,7 +28,8 @@ REFIT_MUST_CHECK enum refit_status refit_io_pread_full(int fd, void *data, size_
 REFIT_MUST_CHECK enum refit_status refit_io_read_file(const char *path, size_t max_bytes, char **data, size_t *len,
                                                       struct refit_error *err);
 
-/* Replaces a file whole (temporary file beside it, fsync, rename): a crash or a full disk leaves the old one. */
+/* Replaces a file whole (temporary file beside it, fsync, rename, fsync of the directory): a crash or a full disk leaves
+ * the old one, and after REFIT_OK a loss of power the new one. */
 REFIT_MUST_CHECK enum refit_status refit_io_replace_file(const char *path, const void *data, size_t len, mode_t mode,
                                                          struct refit_error *err);
 

@@ -22,8 +22,8 @@ enum refit_status refit_socket_address(const char *path, struct sockaddr_un *out
 {
     *out = (struct sockaddr_un){.sun_family = AF_UNIX};
     if (strlen(path) >= sizeof out->sun_path)
-        return refit_fail(err, REFIT_INVALID, "%s: a Unix socket's path has at most %zu bytes; name a shorter one", path,
-                          sizeof out->sun_path - 1);
+        return refit_fail(err, REFIT_INVALID, "%s: a Unix socket's path has at most %zu bytes; name a shorter one",
+                          path, sizeof out->sun_path - 1);
     strcpy(out->sun_path, path);
     return REFIT_OK;
 }

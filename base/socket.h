@@ -14,8 +14,9 @@
 REFIT_MUST_CHECK enum refit_status refit_socket_address(const char *path, struct sockaddr_un *out,
                                                         struct refit_error *err);
 
-/* Listens at `path`, non-blocking and close-on-exec. A socket that an ended process left there is replaced; one where somebody
- * answers, and whatever is not a socket, is REFIT_CONFLICT. Of two that start at once one wins. `mode` 0: by the umask. */
+/* Listens at `path`, non-blocking and close-on-exec. A socket that an ended process left there is replaced; one where
+ * somebody answers, and whatever is not a socket, is REFIT_CONFLICT. Of two that start at once one wins. `mode` 0: by
+ * the umask. */
 REFIT_MUST_CHECK enum refit_status refit_socket_listen(const char *path, mode_t mode, int *out,
                                                        struct refit_error *err);
 

@@ -21,8 +21,8 @@ REFIT_MUST_CHECK enum refit_status refit_leads_admit(const struct refit_leads *l
 /* REFIT_STALE unless `epoch` is the current one; then its lead has been heard of. */
 REFIT_MUST_CHECK enum refit_status refit_leads_check(struct refit_leads *leads, uint64_t epoch,
                                                      struct refit_error *err);
-/* The lead of `epoch` has nothing under way any more. REFIT_STALE: another epoch is current; REFIT_CONFLICT: it was issued
- * to another name. */
+/* The lead of `epoch` has nothing under way any more. REFIT_STALE: another epoch is current; REFIT_CONFLICT: it was
+ * issued to another name. */
 REFIT_MUST_CHECK enum refit_status refit_leads_resign(struct refit_leads *leads, const char *name, uint64_t epoch,
                                                       struct refit_error *err);
 

@@ -5,6 +5,7 @@
  */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -23,24 +24,59 @@ static void try_later(struct refit_sidecar *sidecar, const char *why)
               initial->pause_ms);
 }
 
+/* On a worker: the checkpoint is looked for, and may lie on a file system that hangs. */
+struct start {
+    struct refit_job job;
+    struct refit_sidecar *sidecar;
+    struct refit_receiver *receiver;
+    struct refit_request request;
+    struct refit_ticket ticket;
+    struct refit_error err;
+};
+
+static void run_begin(struct refit_job *job)
+{
+    struct start *start = (struct start *)job;
+    start->err.status = refit_receiver_begin(start->receiver, &start->request, &start->ticket, &start->err);
+}
+
+static void finish_begin(struct refit_job *job)
+{
+    struct start *start = (struct start *)job;
+    struct refit_sidecar *sidecar = start->sidecar;
+    sidecar->initial.starting = false;
+    if (start->err.status) {
+        try_later(sidecar, start->err.text);
+    } else {
+        json_decref(start->ticket.card);
+        memcpy(sidecar->initial.id, start->ticket.id, sizeof sidecar->initial.id);
+        sidecar->initial.running = true;
+        refit_audit("--initial-checkpoint", "change=begin refit=%s version=%" PRIu64 " from=%s", start->ticket.id,
+                    start->request.version, refit_audit_value(start->request.checkpoint).text);
+    }
+    free(start);
+    refit_sidecar_landed(sidecar);
+}
+
 static void begin(struct refit_sidecar *sidecar)
 {
     const struct refit_config *config = sidecar->config;
-    struct refit_request request = {.version = config->initial_version, .commit = REFIT_COMMIT_AUTO, .kv = "flush"};
-    struct refit_ticket ticket = {0};
-    struct refit_error err;
-    snprintf(request.checkpoint, sizeof request.checkpoint, "%s", config->initial_checkpoint);
-    snprintf(request.label, sizeof request.label, "%s", config->initial_label);
-    refit_sha256_hex(config->initial_checkpoint, strlen(config->initial_checkpoint), request.body_digest);
-    if (refit_receiver_begin(sidecar->receiver, &request, &ticket, &err)) {
-        try_later(sidecar, err.text);
+    struct start *start = calloc(1, sizeof *start);
+    if (!start) {
+        try_later(sidecar, "no memory to begin");
         return;
     }
-    json_decref(ticket.card);
-    memcpy(sidecar->initial.id, ticket.id, sizeof sidecar->initial.id);
-    sidecar->initial.running = true;
-    refit_audit("--initial-checkpoint", "change=begin refit=%s version=%" PRIu64 " from=%s", ticket.id, request.version,
-                refit_audit_value(request.checkpoint).text);
+    start->job = (struct refit_job){.run = run_begin, .done = finish_begin};
+    start->sidecar = sidecar;
+    start->receiver = sidecar->receiver;
+    start->request =
+        (struct refit_request){.version = config->initial_version, .commit = REFIT_COMMIT_AUTO, .kv = "flush"};
+    snprintf(start->request.checkpoint, sizeof start->request.checkpoint, "%s", config->initial_checkpoint);
+    snprintf(start->request.label, sizeof start->request.label, "%s", config->initial_label);
+    refit_sha256_hex(config->initial_checkpoint, strlen(config->initial_checkpoint), start->request.body_digest);
+    sidecar->initial.starting = true;
+    sidecar->in_flight++;
+    refit_workers_submit(sidecar->workers, &start->job);
 }
 
 static void check_running(struct refit_sidecar *sidecar)
@@ -67,6 +103,7 @@ void refit_initial_step(struct refit_sidecar *sidecar, const struct refit_snapsh
     }
     if (initial->running)
         check_running(sidecar);
-    if (!initial->running && now->receiver.layout[0] && !bank->adopting && refit_clock_ns() >= initial->next_ns)
+    if (!initial->starting && !initial->running && now->receiver.layout[0] && !bank->adopting &&
+        refit_clock_ns() >= initial->next_ns)
         begin(sidecar);
 }

@@ -20,6 +20,7 @@ struct refit_routes;
 
 struct refit_initial {
     bool done; /* loaded, or not asked for */
+    bool starting; /* a worker begins it */
     bool running;
     char id[REFIT_REFIT_ID_MAX];
     int64_t next_ns; /* not before; after a failure */
@@ -35,7 +36,7 @@ struct refit_sidecar {
     struct refit_receiver *receiver; /* NULL until it is open and again while it closes */
     struct refit_layout *layout;     /* of --layout */
     uint16_t data_port;
-    unsigned in_flight;             /* requests on workers, which use the receiver */
+    unsigned in_flight;             /* jobs on workers that use the receiver */
     struct refit_receiver *leaving; /* to be closed when those have ended */
 
     int wake_fd, signal_fd;
@@ -64,7 +65,7 @@ struct refit_snapshots {
     struct refit_session_snapshot session;
     struct refit_health_view view; /* points at the two above */
 };
-/* A request left its worker. */
+/* Such a job has left its worker. */
 void refit_sidecar_landed(struct refit_sidecar *sidecar);
 void refit_sidecar_look(struct refit_sidecar *sidecar, struct refit_snapshots *out);
 
