@@ -6,11 +6,13 @@
  *
  *   transport=tcp|local   deadline=MS   heap (ordinary memory, not shareable)   check (check_source)
  *   scribble (overwrites its weights with the next version's while a publish runs)   name=TEXT   takeover
+ *   overwrite (on SIGUSR1, overwrites its weights with the next version's once, and prints "overwritten")
  *
  * One line per publish: "ok VERSION DIGEST BYTES_NEEDED BYTES_MOVED WIRE_BYTES COPIED TRANSPORT" for the first replica, or
  * "failed VERSION STATUS TEXT", then one line "replica URL OUTCOME TEXT" each. Status 0 when all were ok.
  */
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +28,7 @@ struct publisher {
     uint8_t *memory;
     struct refit_sender_buffer *buffers;
     size_t count;
-    bool heap, check, scribble;
+    bool heap, check, scribble, overwrite;
     int64_t deadline_ms;
     struct refit_sender_config config;
     uint64_t version;
@@ -47,6 +49,7 @@ static bool read_option(struct publisher *p, char *option)
     p->heap |= strcmp(option, "heap") == 0;
     p->check |= strcmp(option, "check") == 0;
     p->scribble |= strcmp(option, "scribble") == 0;
+    p->overwrite |= strcmp(option, "overwrite") == 0;
     p->config.takeover |= strcmp(option, "takeover") == 0;
     if (strncmp(option, "transport=", 10) == 0)
         p->config.transport = option + 10;
@@ -75,6 +78,33 @@ static void *scribble(void *context)
     }
     free(next);
     return NULL;
+}
+
+static void *overwrite_when_told(void *context)
+{
+    struct publisher *p = context;
+    sigset_t signals;
+    int number;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGUSR1);
+    while (sigwait(&signals, &number) == 0) {
+        pattern_fill(p->layout, p->rank, p->memory, p->version + 1);
+        printf("overwritten\n");
+        fflush(stdout);
+    }
+    return NULL;
+}
+
+/* Blocked before any thread is started, the signal waits for the one that takes it; that thread ends with the process. */
+static void listen_for_overwrite(struct publisher *p)
+{
+    pthread_t thread;
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &signals, NULL);
+    if (p->overwrite && pthread_create(&thread, NULL, overwrite_when_told, p) == 0)
+        pthread_detach(thread);
 }
 
 static int publish(struct publisher *p, struct refit_sender *sender, uint64_t version)
@@ -143,6 +173,7 @@ int main(int argc, char **argv)
     int next = 6;
     while (next < argc && read_option(&p, argv[next]))
         next++;
+    listen_for_overwrite(&p);
     p.config.replicas = (const char *const *)(argv + next);
     p.config.replica_count = (size_t)(argc - next);
     if (refit_io_read_file(argv[1], 1 << 24, &text, &len, &err) != REFIT_OK ||

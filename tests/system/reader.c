@@ -2,14 +2,15 @@
  *
  * An engine rank that checks every byte of every version it is given, step after step.
  *
- *   reader SOCKET LAYOUT RANK RANKS STEPS_FILE [prepare-ms=N] [hold=N] [refuse=V] [trust]
+ *   reader SOCKET LAYOUT RANK RANKS STEPS_FILE [prepare-ms=N] [hold=N] [refuse=V] [trust] [hold-file=PATH]
  *
  * Ranks of a replica meet in STEPS_FILE, a shared page: the leader names the version of a step, the followers pin it and say so, the
  * leader checks and releases. Prints one line per change: "step VERSION DIGEST LABEL". A byte that is not as the version has it
  * ends the process with status 3 and a line "torn ...". Ends with status 0 on SIGTERM.
  *
  *   prepare-ms=N  the prepare hook takes so long      refuse=V  the prepare hook refuses version V
- *   hold=N        keeps each pin for N ms       trust     does not look at the bytes
+ *   hold=N        keeps each pin for N ms             trust     does not look at the bytes
+ *   hold-file=P   keeps each pin while P exists, and prints "holding VERSION" the first time
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -41,6 +42,8 @@ struct reader {
     uint32_t rank, ranks;
     long prepare_ms, hold_ms;
     unsigned long long refuse;
+    const char *hold_file;
+    uint64_t held;
     bool trust;
     uint64_t last;
 };
@@ -87,6 +90,19 @@ static int on_prepare(void *context, struct refit_engine *engine, const struct r
     return check(r, engine, pin, "in prepare"); /* before attach has returned, too: r->engine may be unset */
 }
 
+static void hold(struct reader *r, const struct refit_pin *pin)
+{
+    pause_ms(r->hold_ms);
+    while (r->hold_file && access(r->hold_file, F_OK) == 0 && !ending) {
+        if (r->held != pin->version) {
+            printf("holding %llu\n", (unsigned long long)pin->version);
+            fflush(stdout);
+        }
+        r->held = pin->version;
+        pause_ms(1);
+    }
+}
+
 static int report(struct reader *r, const struct refit_pin *pin)
 {
     if (pin->version != r->last) {
@@ -96,7 +112,7 @@ static int report(struct reader *r, const struct refit_pin *pin)
         fflush(stdout);
         r->last = pin->version;
     }
-    pause_ms(r->hold_ms);
+    hold(r, pin);
     return check(r, r->engine, pin, "in a step");
 }
 
@@ -169,6 +185,8 @@ static void read_option(struct reader *r, const char *option)
         r->prepare_ms = atol(option + 11);
     else if (strncmp(option, "hold=", 5) == 0)
         r->hold_ms = atol(option + 5);
+    else if (strncmp(option, "hold-file=", 10) == 0)
+        r->hold_file = option + 10;
     else if (strncmp(option, "refuse=", 7) == 0)
         r->refuse = strtoull(option + 7, NULL, 10);
     else if (strcmp(option, "trust") == 0)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Refits between processes: bytes, versions, digests, pins. Readers check every byte of every step throughout."""
+import os
+import signal
 import unittest
 
 from harness import SystemTest, engine_layout, source_layout
@@ -71,13 +73,16 @@ class Refit(SystemTest):
         self.refit_all([4], [replica])
 
     def test_a_pin_is_never_revoked_and_names_itself_when_it_is_in_the_way(self):
-        # Steps of 1.5 s pin the old slot longer than the second refit may wait.
-        replica = self.replica("a", engine_layout(1), reader_options=["hold=1500"])
+        held = self.path("held")
+        replica = self.replica("a", engine_layout(1), reader_options=[f"hold-file={held}"])
         self.refit_all([1], [replica])
-        self.publish(source_layout(), [2], [replica])
-        lines = self.publish(source_layout(), [3], [replica], "deadline=400")
+        open(held, "w").close()
+        replica.readers[0].wait_line("holding 1")
+        self.assertTrue(self.publish(source_layout(), [2], [replica])[0].startswith("ok 2 "))
+        lines = self.publish(source_layout(), [3], [replica], "deadline=3000")
         self.assertIn("reader", "\n".join(lines))
         self.assertEqual(replica.call("GET", "/refit")[1]["error"]["phase"], "waiting-for-readers")
+        os.unlink(held)
         self.refit_all([4], [replica])
 
     def test_with_three_slots_a_refit_lands_while_a_step_still_reads_the_last_version_but_one(self):
@@ -105,6 +110,24 @@ class Refit(SystemTest):
         self.assertTrue(lines[0].startswith("failed 30 corrupt "), lines)
         self.assertLessEqual([replica.active() for replica in replicas].count(30), 1)
         self.refit_all([40], replicas, source=source)
+
+    def test_a_replica_that_comes_late_does_not_get_what_was_written_meanwhile(self):
+        first = self.replica("first", engine_layout(1))
+        late = self.replica("late", engine_layout(2), reader_options=["trust"])
+        self.refit_all([1], [first, late])
+        late.refitd.kill(signal.SIGSTOP)
+        ranks = self.publish(source_layout(), [20], [first, late], "transport=tcp", "overwrite", wait=False)
+        first.wait_phase("committed", version=20)
+        for rank in ranks:
+            rank.kill(signal.SIGUSR1)
+        for rank in ranks:
+            rank.wait_line("overwritten")
+        late.refitd.kill(signal.SIGCONT)
+        for rank in ranks:
+            rank.wait()
+        self.assertIn("were sent different bytes of tensor", "\n".join(ranks[0].lines))
+        self.assertEqual((first.active(), late.active()), (20, 1))
+        self.refit_all([30], [first, late])
 
 
 if __name__ == "__main__":
