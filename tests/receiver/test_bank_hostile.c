@@ -182,6 +182,43 @@ static int attach_by_hand(struct bank_world *world, struct refit_claim **claim)
     return sock;
 }
 
+/* After a restart, what is handed back as the active slot's memory is served only if it is that memory. */
+static void slots_handed_back_in_each_others_place_are_not_served(void **state)
+{
+    struct bank_world *world = *state;
+    struct refit_attach_message m;
+    struct refit_error error;
+    int fds[REFIT_SLOTS_MAX + 2], layout = layout_fd(1);
+    size_t count = 0;
+    bank_open(world, 1, 2, REFIT_PROTECT_UID);
+    attach_rank(world, 0, 0, 1);
+    for (uint64_t version = 1; version <= 2; version++)
+        assert_int_equal(model_put(world->bank, 1, version, MODEL_WAIT_MS, &error), REFIT_OK);
+    kill_process(world, 0);
+    int sock = dial(world);
+    declare(sock, (struct refit_attach_message){.ranks = 1}, &layout, 1);
+    assert_int_equal(refit_attach_receive(sock, &m, fds, REFIT_SLOTS_MAX + 2, &count, NULL), REFIT_OK);
+    assert_int_equal(count, 3);
+    refit_bank_close(world->bank);
+    close(sock);
+    bank_open(world, 1, 2, REFIT_PROTECT_UID);
+    sock = dial(world);
+    declare(sock, (struct refit_attach_message){.ranks = 1, .returning = true},
+            (const int[]){layout, fds[0], fds[2], fds[1]}, 4);
+    struct refit_deadline deadline = refit_deadline_in_ms(MODEL_WAIT_MS);
+    while (bank_now(world).adopting && !refit_deadline_passed(deadline))
+        poll(NULL, 0, 1);
+    assert_false(bank_now(world).adopting);
+    assert_int_equal(bank_now(world).active, REFIT_SLOT_NONE);
+    struct refit_attach_message bye = {.type = REFIT_ATTACH_DETACH};
+    assert_int_equal(refit_attach_send(sock, &bye, NULL, 0, NULL), REFIT_OK);
+    close(sock);
+    close(layout);
+    for (size_t i = 0; i < count; i++)
+        close(fds[i]);
+    assert_still_serves(world, 3);
+}
+
 static void a_page_full_of_garbage_only_makes_a_refit_wait(void **state)
 {
     struct bank_world *world = *state;
@@ -287,6 +324,7 @@ int main(void)
         TEST(garbage_is_refused_and_forgotten),
         TEST(wrong_numbers_and_descriptors_are_refused),
         TEST(a_claim_page_that_could_shrink_is_not_taken_back),
+        TEST(slots_handed_back_in_each_others_place_are_not_served),
         TEST(a_page_full_of_garbage_only_makes_a_refit_wait),
         TEST(a_rank_that_never_answers_is_timed_out_by_name),
         TEST(a_process_that_attaches_again_and_again_is_bounded),

@@ -114,6 +114,20 @@ class Control(SystemTest):
             self.assertIn("layers.0.q.weight", text)
             self.assertIn(expected, text)
 
+    def test_a_served_layout_with_a_hole_or_an_overlap_is_named_and_gets_nothing(self):
+        for offset, expected in ((8, "are in no region"), (2, "is written twice")):
+            regions = [{"tensor": "a", "shape": [4], "offset": 0, "stride": [1]},
+                       {"tensor": "b", "shape": [4], "offset": offset, "stride": [1]}]
+            served = {"format": "refit-layout/1", "ranks": 1, "entries": [
+                {"rank": 0, "buffer": "all", "bytes": 4 + offset, "dtype": "U8", "regions": regions, "fills": []}]}
+            source = {"format": "refit-layout/1", "ranks": 1, "meshes": {"m": {"axes": ["x"], "shape": [1]}}, "entries": [
+                {"tensor": name, "dtype": "U8", "shape": [4], "mesh": "m", "placements": ["Replicate"]} for name in "ab"]}
+            replica = self.replica(f"at-{offset}", served)
+            lines = "\n".join(self.publish(source, [1], [replica]))
+            self.assertIn("failed 1 ", lines)
+            self.assertIn(expected, lines)
+            self.assertIsNone(replica.active())
+
     def test_bad_requests_are_problems_and_change_nothing(self):
         epoch = self.epoch()
         digest = self.put_source()
