@@ -14,7 +14,8 @@ import time
 import unittest
 
 BUILD = os.environ.get("REFIT_BUILD", "build/dev")
-WAIT_S = 60 * float(os.environ.get("REFIT_TEST_SLOWDOWN", "1"))
+SLOWDOWN = float(os.environ.get("REFIT_TEST_SLOWDOWN", "1"))  # of a build with a sanitizer
+WAIT_S = 60 * SLOWDOWN
 
 
 def tool(*parts):
@@ -242,7 +243,7 @@ class SystemTest(unittest.TestCase):
         text = ",".join(map(str, versions))
         urls = [replica.url for replica in replicas]
         ranks = [self.child(f"publisher-{rank}", tool("tests", "system", "publisher"), path, str(rank), str(layout["ranks"]), lead,
-                            text, *options, *(urls if rank == 0 else []))
+                            text, f"deadline={int(30000 * SLOWDOWN)}", *options, *(urls if rank == 0 else []))
                  for rank in range(layout["ranks"])]
         if not wait:
             return ranks

@@ -60,23 +60,11 @@ static bool read_option(struct publisher *p, char *option)
     return strncmp(option, "http://", 7) != 0;
 }
 
-/* That nothing orders these writes with the reads of a transfer is the mistake to be caught; ThreadSanitizer need not. */
-__attribute__((no_sanitize("thread"))) static void overwrite(volatile uint8_t *to, const uint8_t *from, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i++)
-        to[i] = from[i];
-}
-
 static void *scribble(void *context)
 {
     struct publisher *p = context;
-    size_t bytes = (size_t)refit_layout_arena_bytes(p->layout, p->rank);
-    uint8_t *next = calloc(1, bytes);
-    for (uint64_t v = p->version + 1; next && !atomic_load(&p->stop); v++) {
-        pattern_fill(p->layout, p->rank, next, v);
-        overwrite(p->memory, next, bytes);
-    }
-    free(next);
+    for (uint64_t v = p->version + 1; !atomic_load(&p->stop); v++)
+        pattern_fill(p->layout, p->rank, p->memory, v);
     return NULL;
 }
 
