@@ -24,11 +24,6 @@ void refit_log_setup(enum refit_log_level level, enum refit_log_format format, c
     setup.component = component;
 }
 
-enum refit_log_level refit_log_level(void)
-{
-    return setup.level;
-}
-
 /* Escapes what would break a line or a JSON string; always terminates. */
 static void escape(char *out, size_t out_len, const char *in)
 {

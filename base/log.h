@@ -11,7 +11,6 @@ enum refit_log_format { REFIT_LOG_TEXT, REFIT_LOG_JSON };
 
 /* Process-wide; call before threads start. Default: warn, text. `component` is borrowed (a literal). */
 void refit_log_setup(enum refit_log_level level, enum refit_log_format format, const char *component);
-enum refit_log_level refit_log_level(void);
 
 /* A printf-formatted message; keys that matter are written `key=value` inside it. */
 __attribute__((format(printf, 2, 3)))

@@ -70,7 +70,6 @@ static enum refit_status call_text(struct refit_control *control, const struct r
         return status;
     if (answer->instance[0])
         memcpy(control->instance, answer->instance, sizeof control->instance);
-    control->retry_after_ms = answer->retry_after_ms;
     if (answer->status >= 200 && answer->status <= 299)
         return REFIT_OK;
     status = fail_with_problem(control, answer, request->path, err);

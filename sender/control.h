@@ -20,7 +20,6 @@
 struct refit_control {
     struct refit_http_url url;
     char instance[REFIT_HTTP_HEADER_MAX]; /* of the last answer; empty before the first */
-    int64_t retry_after_ms;               /* of the last answer that named one; 0: none */
 };
 REFIT_MUST_CHECK enum refit_status refit_control_init(struct refit_control *control, const char *url,
                                                       struct refit_error *err);

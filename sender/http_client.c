@@ -123,7 +123,6 @@ static enum refit_status take_answer(struct call *call, struct evhttp_request *r
 {
     struct refit_http_answer *answer = call->answer;
     struct evbuffer *body = evhttp_request_get_input_buffer(reply);
-    char retry_after[REFIT_HTTP_HEADER_MAX];
     answer->status = evhttp_request_get_response_code(reply);
     answer->body_bytes = evbuffer_get_length(body);
     answer->body = malloc(answer->body_bytes + 1);
@@ -132,10 +131,6 @@ static enum refit_status take_answer(struct call *call, struct evhttp_request *r
     evbuffer_copyout(body, answer->body, answer->body_bytes);
     answer->body[answer->body_bytes] = '\0';
     copy_header(reply, "Refit-Instance", answer->instance);
-    copy_header(reply, "Content-Type", answer->content_type);
-    copy_header(reply, "Retry-After", retry_after);
-    long seconds = strtol(retry_after, NULL, 10);
-    answer->retry_after_ms = seconds > 0 && seconds < 3600 ? seconds * 1000 : 0;
     return REFIT_OK;
 }
 

@@ -43,8 +43,6 @@ struct refit_http_request {
 struct refit_http_answer {
     int status;                               /* 200, ... */
     char instance[REFIT_HTTP_HEADER_MAX];     /* Refit-Instance; empty when the answer had none */
-    char content_type[REFIT_HTTP_HEADER_MAX];
-    int64_t retry_after_ms;                   /* 0: none */
     char *body;                               /* new, NUL-terminated; never NULL after REFIT_OK */
     size_t body_bytes;
 };

@@ -63,7 +63,6 @@ enum refit_status refit_lead_create(const struct refit_lead_config *config, stru
     snprintf(lead->transport, sizeof lead->transport, "%s", config->transport ? config->transport : "auto");
     lead->replica_count = config->replica_count;
     set_name(lead, config->name);
-    refit_boot_id(lead->boot_id);
     pthread_mutex_init(&lead->lock, NULL);
     pthread_mutex_init(&lead->telling, NULL);
     pthread_condattr_t monotonic;

@@ -60,7 +60,6 @@ struct refit_lead {
     char transport[16]; /* "auto", "tcp", "local" */
     struct refit_ranks *ranks;
     struct refit_layout *source;
-    char boot_id[REFIT_BOOT_ID_MAX];
     char publish_id[33]; /* of the publish under way, as are the four below */
     struct refit_lead_publish publish;
     struct refit_deadline barrier; /* when the barrier waits no longer */

@@ -166,7 +166,6 @@ static int apply_header(struct slice name, struct slice value, struct refit_http
         *why = "Content-Length: expected one whole number";
         if (seen->length++ || !decimal(value, INT64_MAX, &out->content_length))
             return 400;
-        out->has_body = true;
     } else if (is(name, "transfer-encoding")) {
         seen->transfer_encoding = true;
     } else if (is(name, "connection")) {

@@ -21,7 +21,6 @@ struct refit_http_head {
     char path[REFIT_HTTPD_TARGET_MAX];  /* as sent: nothing in this API needs percent-encoding, so nothing is decoded */
     char query[REFIT_HTTPD_TARGET_MAX]; /* behind the '?', or empty */
     uint64_t content_length;
-    bool has_body; /* a Content-Length was there */
     bool keep_alive;
     bool expect_continue;
     bool cross_site;        /* an Origin header: a browser sends it on behalf of a page */

@@ -56,7 +56,8 @@ void refit_reply_json(struct refit_reply *reply, int status, json_t *body)
     reply_typed(reply, status, "application/json", body);
 }
 
-int refit_problem_http_status(enum refit_status status)
+/* As the table of docs/api.md says. */
+static int http_status(enum refit_status status)
 {
     switch (status) {
     case REFIT_OK: return 200;
@@ -110,7 +111,7 @@ static json_t *problem(int status, const char *type, const char *title, const ch
 
 void refit_reply_error(struct refit_reply *reply, const struct refit_error *err, const char *type, int status)
 {
-    int http = status ? status : refit_problem_http_status(err->status);
+    int http = status ? status : http_status(err->status);
     json_t *body = problem(http, type ? type : refit_status_name(err->status), title_of(err->status), err->text);
     if (body) {
         json_object_set_new(body, "refit_status", json_string(refit_status_name(err->status)));

@@ -30,8 +30,6 @@ __attribute__((format(printf, 3, 4))) void refit_reply_header(struct refit_reply
 void refit_reply_json(struct refit_reply *reply, int status, json_t *body);
 void refit_reply_bytes(struct refit_reply *reply, int status, const char *type, const void *data, size_t len);
 
-/* The HTTP status that the table of docs/api.md gives a status of the library. */
-int refit_problem_http_status(enum refit_status status);
 /* Answers with the problem of `err`. `type` NULL: the status's own name; `status` 0: by the table. */
 void refit_reply_error(struct refit_reply *reply, const struct refit_error *err, const char *type, int status);
 /* A problem of HTTP itself. */

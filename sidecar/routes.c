@@ -74,21 +74,23 @@ static bool path_matches(const char *pattern, const char *path, char param[stati
     return true;
 }
 
-const struct refit_route *refit_route_find(const struct refit_route *table, size_t len, const char *method,
-                                           const char *path, char param[static 128], int *status, char allow[static 64])
+/* NULL with *status 404 or 405, and then the methods there are in `allow`. */
+static const struct refit_route *find_route(const struct refit_routes *routes, const struct refit_http_head *head,
+                                            char param[static 128], int *status, char allow[static 64])
 {
-    const char *wanted = strcmp(method, "HEAD") == 0 ? "GET" : method;
+    const char *wanted = strcmp(head->method, "HEAD") == 0 ? "GET" : head->method;
     size_t used = 0;
     *status = 404;
     allow[0] = '\0';
-    for (size_t i = 0; i < len; i++) {
-        if (!path_matches(table[i].path, path, param))
+    for (size_t i = 0; i < routes->len; i++) {
+        const struct refit_route *route = &routes->table[i];
+        if (!path_matches(route->path, head->path, param))
             continue;
-        if (strcmp(table[i].method, wanted) == 0)
-            return &table[i];
+        if (strcmp(route->method, wanted) == 0)
+            return route;
         *status = 405;
-        used += (size_t)snprintf(allow + used, 64 - used, "%s%s%s", used ? ", " : "", table[i].method,
-                                 strcmp(table[i].method, "GET") == 0 ? ", HEAD" : "");
+        used += (size_t)snprintf(allow + used, 64 - used, "%s%s%s", used ? ", " : "", route->method,
+                                 strcmp(route->method, "GET") == 0 ? ", HEAD" : "");
     }
     return NULL;
 }
@@ -99,8 +101,7 @@ static void on_head(void *context, const struct refit_http_head *head, struct re
     struct refit_routes *routes = context;
     char param[128], allow[64];
     int status;
-    const struct refit_route *route = refit_route_find(routes->table, routes->len, head->method, head->path, param,
-                                                       &status, allow);
+    const struct refit_route *route = find_route(routes, head, param, &status, allow);
     if (!route && status == 404) {
         refit_reply_problem(reply, 404, "no-such-path", "%.200s: no such path here", head->path);
     } else if (!route) {
@@ -213,8 +214,7 @@ static void on_request(void *context, struct refit_exchange *exchange)
                               .body_len = exchange->body_len};
     char allow[64];
     int status;
-    const struct refit_route *route = refit_route_find(routes->table, routes->len, exchange->head.method,
-                                                       exchange->head.path, call.param, &status, allow);
+    const struct refit_route *route = find_route(routes, &exchange->head, call.param, &status, allow);
     if (!routes->admin && (!sidecar->receiver || sidecar->draining)) {
         answer_unavailable(exchange, sidecar);
     } else if (route->kind == REFIT_ROUTE_WORKER) {

@@ -40,11 +40,6 @@ struct refit_route {
 extern const struct refit_route refit_control_table[], refit_admin_table[];
 extern const size_t refit_control_table_len, refit_admin_table_len;
 
-/* The route of a path and method; NULL with *status 404 or 405, and then the methods there are in `allow`. */
-const struct refit_route *refit_route_find(const struct refit_route *table, size_t len, const char *method,
-                                           const char *path, char param[static 128], int *status,
-                                           char allow[static 64]);
-
 /* Sets the callbacks of a listener that serves `table`. *out is new and lives as long as the listener. */
 REFIT_MUST_CHECK enum refit_status refit_routes_create(struct refit_sidecar *sidecar, const struct refit_route *table,
                                                        size_t len, bool admin, struct refit_httpd_config *config,
