@@ -17,12 +17,10 @@ MIB = 1 << 20
 class Memory(SystemTest):
     @unittest.skipIf(SANITIZED, "a sanitizer's own memory is anonymous too")
     def test_memory_beyond_slots_stays_below_64_mib_whatever_the_models_size(self):
-        for sources in (1, 2):
-            with self.subTest(sources=sources):
-                os.mkdir(self.path(str(sources)))
-                _, peaks = memory.measure(os.environ["REFIT_BUILD"], self.path(str(sources)), sources, 32, (1, 2))
-                self.assertGreater(min(peaks), 0)
-                self.assertLess(max(peaks), 64 * MIB, [f"{peak / MIB:.1f} MiB" for peak in peaks])
+        memory.HIDDEN //= 4  # as many tensors and boxes with fewer bytes
+        _, peaks = memory.measure(os.environ["REFIT_BUILD"], self.scratch.name, sources=2, ranks=32, versions=(1, 2))
+        self.assertGreater(min(peaks), 0)
+        self.assertLess(max(peaks), 64 * MIB, [f"{peak / MIB:.1f} MiB" for peak in peaks])
 
 
 class Slots(SystemTest):

@@ -106,10 +106,10 @@ class Refit(SystemTest):
         # Found between the two replicas or already within one batch, read twice.
         self.assertRegex("\n".join(lines), "written while it was being published|did not land: corrupt")
         self.assertEqual([replica.active() for replica in replicas], [1, 1])
-        # Unchecked, the first to be staged may be served alone: there is nothing to compare it with.
-        lines = self.publish(source, [30], replicas, "scribble", "transport=tcp")
-        self.assertTrue(lines[0].startswith("failed 30 corrupt "), lines)
-        self.assertLessEqual([replica.active() for replica in replicas].count(30), 1)
+        # Unchecked it may succeed, when both got the same bytes; what either serves under this version is the same in any case.
+        self.publish(source, [30], replicas, "scribble", "transport=tcp")
+        served = [replica.weights()["active"] for replica in replicas]
+        self.assertLessEqual(len({active["digest"] for active in served if active["version"] == 30}), 1)
         self.refit_all([40], replicas, source=source)
 
     def test_a_replica_that_comes_late_does_not_get_what_was_written_meanwhile(self):
