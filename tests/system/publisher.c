@@ -31,7 +31,7 @@ struct publisher {
     bool heap, check, scribble, overwrite;
     int64_t deadline_ms;
     struct refit_sender_config config;
-    uint64_t version;
+    _Atomic uint64_t version; /* of the last publish; other threads write what follows it */
     atomic_bool stop;
 };
 
