@@ -287,7 +287,7 @@ static void lost_holder_that_stays_away_is_named(void **state)
     world.config.rate_bytes_per_s = 24 << 20;
     world.config.streams = 1;
     world_start(&world);
-    struct refit_ticket ticket = begin(2, 4000);
+    struct refit_ticket ticket = begin(2, 9000);
     hold(&ticket, 0, 2);
     hold(&ticket, 1, 2);
     world_wait(&world, ticket.id, is_half_way, NULL);

@@ -32,7 +32,8 @@ struct publisher {
     int64_t deadline_ms;
     struct refit_sender_config config;
     _Atomic uint64_t version; /* of the last publish; other threads write what follows it */
-    atomic_bool stop;
+    atomic_bool stop, done;
+    pthread_t overwriter;
 };
 
 static bool add_buffer(void *context, const struct refit_buffer *buffer)
@@ -75,7 +76,7 @@ static void *overwrite_when_told(void *context)
     int number;
     sigemptyset(&signals);
     sigaddset(&signals, SIGUSR1);
-    while (sigwait(&signals, &number) == 0) {
+    while (sigwait(&signals, &number) == 0 && !atomic_load(&p->done)) {
         pattern_fill(p->layout, p->rank, p->memory, p->version + 1);
         printf("overwritten\n");
         fflush(stdout);
@@ -83,16 +84,24 @@ static void *overwrite_when_told(void *context)
     return NULL;
 }
 
-/* Blocked before any thread is started, the signal waits for the one that takes it; that thread ends with the process. */
+/* Blocked before any thread is started, the signal waits for the one that takes it. */
 static void listen_for_overwrite(struct publisher *p)
 {
-    pthread_t thread;
     sigset_t signals;
     sigemptyset(&signals);
     sigaddset(&signals, SIGUSR1);
     sigprocmask(SIG_BLOCK, &signals, NULL);
-    if (p->overwrite && pthread_create(&thread, NULL, overwrite_when_told, p) == 0)
-        pthread_detach(thread);
+    if (p->overwrite && pthread_create(&p->overwriter, NULL, overwrite_when_told, p) != 0)
+        p->overwrite = false;
+}
+
+static void end_overwriter(struct publisher *p)
+{
+    if (!p->overwrite)
+        return;
+    atomic_store(&p->done, true);
+    pthread_kill(p->overwriter, SIGUSR1);
+    pthread_join(p->overwriter, NULL);
 }
 
 static int publish(struct publisher *p, struct refit_sender *sender, uint64_t version)
@@ -175,6 +184,7 @@ int main(int argc, char **argv)
         printf("failed 0 %s %s\n", refit_status_name(err.status), err.text);
     for (char *at = argv[5]; rc == 0 && at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
         rc |= publish(&p, sender, strtoull(at, NULL, 10));
+    end_overwriter(&p);
     refit_sender_close(sender);
     release_buffers(&p);
     refit_layout_release(p.layout);
