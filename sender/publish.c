@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "sender/sender_internal.h"
 
 #define DEADLINE_MS 600000
@@ -13,6 +14,15 @@
 #define GRACE_MS 60000
 
 /* ---- begin ---- */
+
+/* Refused here, before anyone is led, and not by each replica. */
+static bool is_plain(const char *text)
+{
+    for (; *text; text++)
+        if (refit_text_control(text, NULL))
+            return false;
+    return true;
+}
 
 static enum refit_status check_publish(const struct refit_sender *sender, const struct refit_publish *publish,
                                        struct refit_error *err)
@@ -25,6 +35,8 @@ static enum refit_status check_publish(const struct refit_sender *sender, const 
         return refit_fail(err, REFIT_INVALID, "deadline_ms is negative");
     if (publish->label && strlen(publish->label) >= sizeof((struct refit_lead_publish *)0)->label)
         return refit_fail(err, REFIT_INVALID, "label \"%.20s...\" is longer than 63 bytes", publish->label);
+    if (publish->label && !is_plain(publish->label))
+        return refit_fail(err, REFIT_INVALID, "the label holds a control character");
     if (publish->kv && strcmp(publish->kv, "flush") != 0 && strcmp(publish->kv, "keep") != 0 &&
         strcmp(publish->kv, "namespace") != 0)
         return refit_fail(err, REFIT_INVALID, "kv \"%s\": expected flush, keep or namespace", publish->kv);
