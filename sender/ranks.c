@@ -219,7 +219,7 @@ enum refit_status refit_ranks_listen(const char *address, uint32_t ranks, int ow
     enum refit_status status = address ? open_listener(address, &listener, err) : REFIT_OK;
     if (status == REFIT_OK && !(self = create(ranks, ranks, true, handlers)))
         status = refit_fail_alloc(err, "the ranks' seats", ranks);
-    if (status != REFIT_OK) {
+    if (!self) {
         refit_io_close(&listener);
         refit_io_close(&own);
         return status;
