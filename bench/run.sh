@@ -18,7 +18,7 @@ load() {
 
 # Ratios of times on the clock mean little beside others' work; better that the page says so than that nobody looks.
 warn_if_busy() {
-  if awk -v cores="$(nproc)" '{ exit !($1 > cores / 2) }' /proc/loadavg; then
+  if awk -v cores="$(nproc)" '{ exit !($1 > 0.75 * cores) }' /proc/loadavg; then
     printf '**The machine was busy with other work: speeds and their ratios are not to be relied on; CPU seconds are.**\n'
   fi
 }
