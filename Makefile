@@ -1,6 +1,5 @@
 # A thin front for the CMake presets. `make help` lists what there is.
 BUILD := build/dev
-CTEST_FLAGS ?= --output-on-failure --no-tests=error
 
 .PHONY: help setup build test demo bench sanitize fuzz install clean
 
@@ -11,8 +10,7 @@ setup: ## install the packages that are missing (says which, first)
 	@scripts/setup.sh build
 
 build: setup ## build everything (build/dev)
-	@cmake --preset dev >build-configure.log 2>&1 || { cat build-configure.log; rm -f build-configure.log; exit 1; }
-	@rm -f build-configure.log
+	@mkdir -p $(BUILD) && cmake --preset dev >$(BUILD)/configure.log 2>&1 || { cat $(BUILD)/configure.log; exit 1; }
 	cmake --build --preset dev
 
 test: build ## build and run all tests
