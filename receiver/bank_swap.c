@@ -266,10 +266,9 @@ static enum refit_status await_prepared(struct refit_bank *bank, uint32_t slot, 
         if (status != REFIT_BUSY)
             return status;
         status = refit_bank_pause(bank, deadline, cancel, WAIT_MS);
-        if (status == REFIT_TIMEOUT)
-            return refit_fail(err, status, "prepare: rank %u did not answer before the deadline", who);
         if (status != REFIT_OK)
-            return wait_failed(status, "prepare", err);
+            return refit_fail(err, status, "prepare: rank %u did not answer before %s", who,
+                              status == REFIT_TIMEOUT ? "the deadline" : "it was called off");
     }
 }
 

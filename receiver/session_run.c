@@ -357,6 +357,13 @@ static void name_the_pin(struct refit_session *session)
              session->waiting.label, session->waiting.version);
 }
 
+/* Likewise for the engine whose hook had not answered. */
+static void name_the_engine(struct refit_session *session, const struct refit_error *of_bank)
+{
+    size_t used = strlen(session->error.text);
+    snprintf(session->error.text + used, sizeof session->error.text - used, "; %s", of_bank->text);
+}
+
 static void record_abort(struct refit_session *session, const struct refit_error *error)
 {
     struct refit_receiver *receiver = session->receiver;
@@ -366,6 +373,8 @@ static void record_abort(struct refit_session *session, const struct refit_error
     session->failed_in = session->phase;
     if (cancelled && session->phase == REFIT_PHASE_WAITING_FOR_READERS)
         name_the_pin(session);
+    if (cancelled && session->phase == REFIT_PHASE_PREPARE)
+        name_the_engine(session, error);
     refit_session_set_phase(session, REFIT_PHASE_ABORTED);
     receiver->aborted++;
     receiver->superseded += session->superseded;

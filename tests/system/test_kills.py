@@ -3,7 +3,7 @@
 import signal
 import unittest
 
-from harness import SystemTest, engine_layout, source_layout
+from harness import SLOWDOWN, SystemTest, engine_layout, source_layout
 
 SLOW = ("--rate", "512KiB")  # the transfer of 0.5 MB then lasts about a second
 
@@ -50,6 +50,16 @@ class Kills(SystemTest):
         for rank in ranks:
             rank.kill(signal.SIGCONT)
             self.assertNotEqual(rank.wait(), 0)
+        self.succeeds(replica, 3)
+
+    def test_an_engine_that_is_stopped_in_prepare_is_named(self):
+        replica = self.begin()
+        replica.readers[1].kill(signal.SIGSTOP)
+        lines = self.publish(source_layout(), [2], [replica], f"deadline={int(3000 * SLOWDOWN)}")
+        self.assertTrue(lines[0].startswith("failed 2 "), lines)
+        self.assertIn("rank 1 did not answer", replica.wait_end(2)["error"]["text"])
+        replica.readers[1].kill(signal.SIGCONT)
+        self.still_serves(replica, 1)
         self.succeeds(replica, 3)
 
     def test_the_lead_dies_between_staged_and_commit(self):
