@@ -14,6 +14,15 @@ def loopback_bytes():
     return int(fields[8])  # transmitted
 
 
+def resent_segments():
+    """Segments that TCP sent again, on its own account: a busy machine makes it believe that one was lost."""
+    with open("/proc/net/snmp") as file:
+        names, values = [line.split() for line in file if line.startswith("Tcp:")]
+    return int(values[names.index("RetransSegs")])
+
+
+TRIES = 8  # for a refit in which TCP sent nothing again
+
 # The control API with its documents, per replica: who looks at a refit that takes longer looks more often.
 CONTROL_BYTES = 300_000 * SLOWDOWN
 
@@ -32,15 +41,20 @@ class Sockets(SystemTest):
         return False
 
     def carried(self, replicas, transport):
-        """Bytes that crossed loopback in the second of two refits, and the bytes that all replicas needed."""
+        """Bytes that crossed loopback in a refit, and the bytes that all replicas needed."""
         source = source_layout(3, scale=8)
         self.publish(source, [1], replicas, f"transport={transport}")
-        before = loopback_bytes()
-        line = self.publish(source, [2], replicas, f"transport={transport}")[0].split(" ")
-        carried = loopback_bytes() - before
-        self.assertEqual((line[0], line[3]), ("ok", line[4]), line)
-        states = [replica.call("GET", "/refit")[1] for replica in replicas]
-        self.assertEqual([(s["phase"], s["version"]) for s in states], [("committed", 2)] * len(replicas))
+        for version in range(2, 2 + TRIES):
+            before, resent = loopback_bytes(), resent_segments()
+            line = self.publish(source, [version], replicas, f"transport={transport}")[0].split(" ")
+            carried = loopback_bytes() - before
+            self.assertEqual((line[0], line[3]), ("ok", line[4]), line)
+            states = [replica.call("GET", "/refit")[1] for replica in replicas]
+            self.assertEqual([(s["phase"], s["version"]) for s in states], [("committed", version)] * len(replicas))
+            if resent_segments() == resent:
+                break
+        else:
+            self.skipTest(f"TCP sent segments again in each of {TRIES} refits: this machine is too busy to count on")
         needed = sum(state["bytes_due"] for state in states)
         self.assertGreater(needed, len(replicas) * 20 << 20)
         return carried, needed
