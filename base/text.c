@@ -26,3 +26,11 @@ unsigned refit_text_control(const char *at, unsigned *bytes)
         return c;
     return 0;
 }
+
+size_t refit_text_first_control(const char *text)
+{
+    size_t at = 0;
+    while (text[at] && !refit_text_control(text + at, NULL))
+        at++;
+    return at;
+}

@@ -5,9 +5,14 @@
 #ifndef REFIT_BASE_TEXT_H
 #define REFIT_BASE_TEXT_H
 
+#include <stddef.h>
+
 /* The code point of the character at `at`, when it could break a line or steer a terminal: C0, DEL, C1, the separators
  * U+2028 and U+2029, and what changes the direction of writing. Else 0, as for the terminating NUL. *bytes (may be NULL)
  * is that character's length. */
 unsigned refit_text_control(const char *at, unsigned *bytes);
+
+/* Where the first such character stands in `text`; its length when it has none. */
+size_t refit_text_first_control(const char *text);
 
 #endif

@@ -3,9 +3,7 @@
  * The digest of a checkpoint as a replica reports it, so that anyone can compare a file with what a pod serves.
  */
 #include <stdio.h>
-#include <stdlib.h>
 
-#include "base/io.h"
 #include "checkpoint/checkpoint.h"
 #include "cli/commands.h"
 #include "cli/remote.h"
@@ -19,22 +17,10 @@ struct digest_options {
 /* The layout whose tensors count; *out NULL: the checkpoint's own. */
 static enum refit_status wanted_layout(const struct digest_options *o, struct refit_layout **out, struct refit_error *err)
 {
-    struct refit_control control;
-    char *text;
-    size_t len;
     *out = NULL;
-    if (o->like) {
-        enum refit_status status = refit_control_init(&control, o->like, err);
-        return status == REFIT_OK ? refit_control_layout(&control, refit_deadline_in_ms(REFIT_CLI_TIMEOUT_MS), out, err) : status;
-    }
-    if (!o->layout)
+    if (!o->like && !o->layout)
         return REFIT_OK;
-    enum refit_status status = refit_io_read_file(o->layout, REFIT_LAYOUT_TEXT_MAX, &text, &len, err);
-    if (status == REFIT_OK) {
-        status = refit_layout_parse(text, len, o->layout, out, err);
-        free(text);
-    }
-    return status;
+    return refit_cli_layout(o->like ? NULL : o->layout, o->like, out, err);
 }
 
 /* The model digest over the tensors of `wanted`, whose digests come from the checkpoint's. */

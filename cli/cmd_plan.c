@@ -23,23 +23,11 @@ struct places {
     struct refit_topology *from, *to;
 };
 
-static enum refit_status read_layout(const char *path, struct refit_layout **out, struct refit_error *err)
-{
-    char *text;
-    size_t len;
-    enum refit_status status = refit_io_read_file(path, REFIT_LAYOUT_TEXT_MAX, &text, &len, err);
-    if (status != REFIT_OK)
-        return status;
-    status = refit_layout_parse(text, len, path, out, err);
-    free(text);
-    return status;
-}
-
 static enum refit_status source_layout(const struct plan_options *o, struct refit_layout **out, struct refit_error *err)
 {
     struct refit_checkpoint *checkpoint;
     if (o->source)
-        return read_layout(o->source, out, err);
+        return refit_cli_layout(o->source, NULL, out, err);
     if (!o->checkpoint)
         return refit_fail(err, REFIT_INVALID, "no source: give a checkpoint, or --source-layout FILE");
     enum refit_status status = refit_checkpoint_open(o->checkpoint, &checkpoint, err);
@@ -52,13 +40,9 @@ static enum refit_status source_layout(const struct plan_options *o, struct refi
 
 static enum refit_status destination_layout(const struct plan_options *o, struct refit_layout **out, struct refit_error *err)
 {
-    struct refit_control control;
-    if (o->destination)
-        return read_layout(o->destination, out, err);
-    if (!o->to)
+    if (!o->destination && !o->to)
         return refit_fail(err, REFIT_INVALID, "no destination: give --to URL, or --layout FILE");
-    enum refit_status status = refit_control_init(&control, o->to, err);
-    return status == REFIT_OK ? refit_control_layout(&control, refit_deadline_in_ms(REFIT_CLI_TIMEOUT_MS), out, err) : status;
+    return refit_cli_layout(o->destination, o->to, out, err);
 }
 
 static const char *place_of(const struct refit_topology *topology, uint32_t rank)

@@ -11,6 +11,10 @@
 
 #define REFIT_CLI_TIMEOUT_MS 30000
 
+/* The layout in a file, or, when `path` is NULL, the one that the replica at `url` serves; *out is new. */
+REFIT_MUST_CHECK enum refit_status refit_cli_layout(const char *path, const char *url, struct refit_layout **out,
+                                                    struct refit_error *err);
+
 /* Shows one replica's answer; `answer` is borrowed. */
 typedef void (*refit_cli_show)(void *context, const char *url, const json_t *answer);
 

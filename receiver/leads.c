@@ -13,9 +13,9 @@ static enum refit_status check_name(const char *name, struct refit_error *err)
     size_t len = name ? strnlen(name, REFIT_LEAD_NAME_MAX) : 0;
     if (len == 0 || len == REFIT_LEAD_NAME_MAX)
         return refit_fail(err, REFIT_INVALID, "name of a lead: expected 1 to %d bytes", REFIT_LEAD_NAME_MAX - 1);
-    for (size_t i = 0; i < len; i++)
-        if (refit_text_control(name + i, NULL))
-            return refit_fail(err, REFIT_INVALID, "name of a lead: control character at byte %zu", i);
+    size_t control = refit_text_first_control(name);
+    if (control < len)
+        return refit_fail(err, REFIT_INVALID, "name of a lead: control character at byte %zu", control);
     return REFIT_OK;
 }
 

@@ -14,9 +14,9 @@ static enum refit_status check_text(const char *text, size_t max, const char *me
     size_t len = strnlen(text, max);
     if (len == max)
         return refit_fail(err, REFIT_INVALID, "refit: member '%s' is longer than %zu bytes", member, max - 1);
-    for (size_t i = 0; i < len; i++)
-        if (refit_text_control(text + i, NULL))
-            return refit_fail(err, REFIT_INVALID, "refit: member '%s' has a control character at byte %zu", member, i);
+    size_t control = refit_text_first_control(text);
+    if (control < len)
+        return refit_fail(err, REFIT_INVALID, "refit: member '%s' has a control character at byte %zu", member, control);
     return REFIT_OK;
 }
 

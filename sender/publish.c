@@ -16,14 +16,6 @@
 /* ---- begin ---- */
 
 /* Refused here, before anyone is led, and not by each replica. */
-static bool is_plain(const char *text)
-{
-    for (; *text; text++)
-        if (refit_text_control(text, NULL))
-            return false;
-    return true;
-}
-
 static enum refit_status check_publish(const struct refit_sender *sender, const struct refit_publish *publish,
                                        struct refit_error *err)
 {
@@ -35,7 +27,7 @@ static enum refit_status check_publish(const struct refit_sender *sender, const 
         return refit_fail(err, REFIT_INVALID, "deadline_ms is negative");
     if (publish->label && strlen(publish->label) >= sizeof((struct refit_lead_publish *)0)->label)
         return refit_fail(err, REFIT_INVALID, "label \"%.20s...\" is longer than 63 bytes", publish->label);
-    if (publish->label && !is_plain(publish->label))
+    if (publish->label && publish->label[refit_text_first_control(publish->label)])
         return refit_fail(err, REFIT_INVALID, "the label holds a control character");
     if (publish->kv && strcmp(publish->kv, "flush") != 0 && strcmp(publish->kv, "keep") != 0 &&
         strcmp(publish->kv, "namespace") != 0)
