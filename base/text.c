@@ -34,3 +34,28 @@ size_t refit_text_first_control(const char *text)
         at++;
     return at;
 }
+
+unsigned refit_text_utf8_length(const char *text)
+{
+    const unsigned char *at = (const unsigned char *)text;
+    /* The second byte's range depends on the first; what follows is 80..BF. */
+    static const struct {
+        unsigned char from, to, second_from, second_to, length;
+    } forms[] = {
+        {0xc2, 0xdf, 0x80, 0xbf, 2}, {0xe0, 0xe0, 0xa0, 0xbf, 3}, {0xe1, 0xec, 0x80, 0xbf, 3}, {0xed, 0xed, 0x80, 0x9f, 3},
+        {0xee, 0xef, 0x80, 0xbf, 3}, {0xf0, 0xf0, 0x90, 0xbf, 4}, {0xf1, 0xf3, 0x80, 0xbf, 4}, {0xf4, 0xf4, 0x80, 0x8f, 4},
+    };
+    if (at[0] < 0x80)
+        return at[0] ? 1 : 0;
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        if (at[0] < forms[i].from || at[0] > forms[i].to)
+            continue;
+        if (at[1] < forms[i].second_from || at[1] > forms[i].second_to)
+            return 0;
+        for (unsigned k = 2; k < forms[i].length; k++)
+            if ((at[k] & 0xc0) != 0x80)
+                return 0;
+        return forms[i].length;
+    }
+    return 0;
+}

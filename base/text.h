@@ -14,5 +14,7 @@ unsigned refit_text_control(const char *at, unsigned *bytes);
 
 /* Where the first such character stands in `text`; its length when it has none. */
 size_t refit_text_first_control(const char *text);
+/* The length of the UTF-8 character at `at` (RFC 3629: no surrogates, none longer than need be); 0 when there is none. */
+unsigned refit_text_utf8_length(const char *at);
 
 #endif
