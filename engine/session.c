@@ -247,7 +247,8 @@ static void serve(struct refit_engine *engine)
     while (!stopping(engine)) {
         if (!wait_socket(engine, -1) || serve_one(engine, &error) == REFIT_OK)
             continue;
-        refit_log(REFIT_LOG_WARN, "connection to refitd lost rank=%u reason=\"%s\"", engine->rank, error.text);
+        refit_log_limited(REFIT_LOG_WARN, "connection to refitd lost", refit_log_u64("rank", engine->rank),
+                          REFIT_LOG_CAUSE(&error));
         refit_io_close(&engine->sock);
         return;
     }
@@ -278,8 +279,8 @@ static void log_refusal(struct refit_engine *engine, enum refit_status status, c
     if (status == REFIT_PEER || !engine->page || engine->refused_logged)
         return;
     engine->refused_logged = true;
-    refit_log(REFIT_LOG_WARN, "refitd does not take this rank back, it goes on as it is rank=%u reason=\"%s\"", engine->rank,
-              error->text);
+    refit_log_event(REFIT_LOG_WARN, "refitd does not take this rank back, it goes on as it is",
+                    refit_log_u64("rank", engine->rank), REFIT_LOG_CAUSE(error));
 }
 
 static void say_goodbye(struct refit_engine *engine)

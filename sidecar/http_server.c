@@ -437,8 +437,9 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
     (void)listener;
     (void)peer_len;
     if (server->count >= server->config.connections_max && !make_room(server)) {
-        refit_log(REFIT_LOG_WARN, "%s: connection refused, %u are being answered: max=%u", server->config.name,
-                  server->count, server->config.connections_max);
+        refit_log_limited(REFIT_LOG_WARN, "connection refused: too many are being answered",
+                          refit_log_text("listener", server->config.name), refit_log_u64("connections", server->count),
+                          refit_log_u64("max", server->config.connections_max));
         evutil_closesocket(fd);
         return;
     }
@@ -458,7 +459,8 @@ static void on_accept_error(struct evconnlistener *listener, void *context)
 {
     struct refit_httpd *server = context;
     struct timeval pause = {.tv_usec = 200000};
-    refit_log(REFIT_LOG_ERROR, "%s: can't accept a connection: %s", server->config.name, strerror(errno));
+    refit_log_limited(REFIT_LOG_ERROR, "can't accept a connection", refit_log_text("listener", server->config.name),
+                      refit_log_errno(errno));
     evconnlistener_disable(listener);
     evtimer_add(server->listen_again, &pause);
 }

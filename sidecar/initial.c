@@ -3,7 +3,6 @@
  * The first weights, from a checkpoint: a refit like any other, begun by refitd itself as soon as a layout is known and
  * nothing is served. It tries again, ever more slowly, until something is served, whoever brought it.
  */
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,8 +19,10 @@ static void try_later(struct refit_sidecar *sidecar, const char *why)
     if (initial->pause_ms > PAUSE_MAX_MS)
         initial->pause_ms = PAUSE_MAX_MS;
     initial->next_ns = refit_clock_ns() + initial->pause_ms * 1000000;
-    refit_log(REFIT_LOG_ERROR, "initial checkpoint %s: %s retry_ms=%" PRId64, sidecar->config->initial_checkpoint, why,
-              initial->pause_ms);
+    refit_log_event(REFIT_LOG_ERROR, "initial checkpoint not served yet",
+                    refit_log_u64("version", sidecar->config->initial_version),
+                    refit_log_text("checkpoint", sidecar->config->initial_checkpoint), refit_log_text("reason", why),
+                    refit_log_i64("retry_ms", initial->pause_ms));
 }
 
 /* On a worker: the checkpoint is looked for, and may lie on a file system that hangs. */
@@ -51,8 +52,8 @@ static void finish_begin(struct refit_job *job)
         json_decref(start->ticket.card);
         memcpy(sidecar->initial.id, start->ticket.id, sizeof sidecar->initial.id);
         sidecar->initial.running = true;
-        refit_audit("--initial-checkpoint", "change=begin refit=%s version=%" PRIu64 " from=%s", start->ticket.id,
-                    start->request.version, refit_audit_value(start->request.checkpoint).text);
+        refit_audit("--initial-checkpoint", "begin", refit_log_text("refit", start->ticket.id),
+                    refit_log_u64("version", start->request.version), refit_log_text("from", start->request.checkpoint));
     }
     free(start);
     refit_sidecar_landed(sidecar);

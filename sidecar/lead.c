@@ -39,7 +39,8 @@ void refit_handle_lead(const struct refit_call *call, struct refit_reply *reply)
         refit_reply_error(reply, &err, status == REFIT_CONFLICT ? "other-lead" : NULL, 0);
         return;
     }
-    refit_audit(call->client, "change=lead lead=%s epoch=%" PRIu64 " takeover=%d", refit_audit_value(name).text, epoch, takeover);
+    refit_audit(call->client, "lead", refit_log_text("lead", name), refit_log_u64("epoch", epoch),
+                refit_log_bool("takeover", takeover));
     refit_reply_json(
         reply, 200,
         json_pack("{s:o, s:s}", "epoch", refit_json_u64(epoch), "instance", refit_receiver_instance(call->receiver)));
@@ -70,7 +71,7 @@ void refit_handle_resign(const struct refit_call *call, struct refit_reply *repl
         refit_reply_error(reply, &err, type, 0);
         return;
     }
-    refit_audit(call->client, "change=resign lead=%s epoch=%" PRIu64, refit_audit_value(name).text, epoch);
+    refit_audit(call->client, "resign", refit_log_text("lead", name), refit_log_u64("epoch", epoch));
     refit_reply_json(reply, 200, json_pack("{s:o}", "epoch", refit_json_u64(epoch)));
 }
 

@@ -2,7 +2,6 @@
  *
  * Refits: begin, look, commit, abort.
  */
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -136,9 +135,9 @@ void refit_handle_begin(const struct refit_call *call, struct refit_reply *reply
         return;
     }
     if (!ticket.existing)
-        refit_audit(call->client, "change=begin refit=%s version=%" PRIu64 " label=%s epoch=%" PRIu64 " from=%s",
-                    ticket.id, request.version, refit_audit_value(request.label).text, request.epoch,
-                    refit_audit_value(request.checkpoint[0] ? request.checkpoint : request.source).text);
+        refit_audit(call->client, "begin", refit_log_text("refit", ticket.id), refit_log_u64("version", request.version),
+                    refit_log_text("label", request.label), refit_log_u64("epoch", request.epoch),
+                    refit_log_text("from", request.checkpoint[0] ? request.checkpoint : request.source));
     answer_ticket(call, &ticket, reply);
 }
 
@@ -183,7 +182,8 @@ void refit_handle_commit(const struct refit_call *call, struct refit_reply *repl
                           0);
         return;
     }
-    refit_audit(call->client, "change=commit refit=%s version=%" PRIu64 " digest=%s", call->param, version, digest);
+    refit_audit(call->client, "commit", refit_log_text("refit", call->param), refit_log_u64("version", version),
+                refit_log_text("digest", digest));
     refit_reply_header(reply, "Location", "/refit/%s", call->param);
     refit_reply_header(reply, "Retry-After", "1");
     refit_reply_json(reply, 202, json_pack("{s:s, s:o}", "id", call->param, "version", refit_json_u64(version)));
@@ -203,6 +203,6 @@ void refit_handle_abort(const struct refit_call *call, struct refit_reply *reply
         refit_reply_error(reply, &err, status == REFIT_CONFLICT ? "committed" : NULL, 0);
         return;
     }
-    refit_audit(call->client, "change=abort refit=%s reason=%s", call->param, refit_audit_value(why).text);
+    refit_audit(call->client, "abort", refit_log_text("refit", call->param), refit_log_text("reason", why));
     refit_reply_json(reply, 200, json_pack("{s:s, s:b}", "id", call->param, "aborted", 1));
 }

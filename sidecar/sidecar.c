@@ -7,7 +7,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +25,7 @@
 #define LAG_WINDOW_NS 60000000000ll
 #define SETTLE_MS 20 /* progress is passed on at most this often; a change of phase at once */
 #define BODIES_MAX (96u << 20)
+#define LOG_MS 500 /* for the log's last lines to be taken */
 
 /* --- waking ------------------------------------------------------------------------------------------------------ */
 
@@ -37,34 +37,6 @@ static void wake(void *context)
     /* It can only fail when it is full of wakes already. */
     ssize_t written = write(sidecar->wake_fd, &one, sizeof one);
     (void)written;
-}
-
-struct refit_audit_value refit_audit_value(const char *text)
-{
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/+@";
-    struct refit_audit_value value = {{0}};
-    bool quoted = text[strspn(text, plain)] != '\0';
-    size_t n = 0;
-    if (quoted)
-        value.text[n++] = '"';
-    for (; *text && n + 4 < sizeof value.text; text++) {
-        if (*text == '"' || *text == '\\')
-            value.text[n++] = '\\';
-        value.text[n++] = *text;
-    }
-    if (quoted)
-        value.text[n] = '"';
-    return value;
-}
-
-void refit_audit(const char *client, const char *format, ...)
-{
-    char text[1000];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    refit_log(REFIT_LOG_INFO, "audit by=%s %s", client, text);
 }
 
 void refit_sidecar_look(struct refit_sidecar *sidecar, struct refit_snapshots *out)
@@ -101,10 +73,10 @@ static void note_active(struct refit_sidecar *sidecar, const struct refit_snapsh
     const struct refit_version *version = &bank->slot[bank->active].version;
     if (version->version == sidecar->active_version && strcmp(version->digest, sidecar->active_digest) == 0)
         return;
-    refit_audit(now->receiver.lead[0] ? refit_audit_value(now->receiver.lead).text : "-",
-                "change=%s from=%" PRIu64 " to=%" PRIu64 " label=%s digest=%s refit=%s",
-                now->receiver.session[0] ? "swap" : "adopt", sidecar->active_version, version->version,
-                refit_audit_value(version->label).text, version->digest, now->receiver.session);
+    refit_audit(now->receiver.lead[0] ? now->receiver.lead : "-", now->receiver.session[0] ? "swap" : "adopt",
+                refit_log_u64("from", sidecar->active_version), refit_log_u64("to", version->version),
+                refit_log_text("label", version->label), refit_log_text("digest", version->digest),
+                refit_log_text("refit", now->receiver.session));
     sidecar->active_version = version->version;
     memcpy(sidecar->active_digest, version->digest, sizeof sidecar->active_digest);
 }
@@ -114,9 +86,8 @@ static void note_session(struct refit_sidecar *sidecar, const struct refit_sessi
     bool counted = strcmp(sidecar->totals.seen, session->id) == 0;
     refit_health_observe(&sidecar->totals, session);
     if (!counted && session->phase == REFIT_PHASE_ABORTED)
-        refit_audit("-", "change=aborted refit=%s version=%" PRIu64 " phase=%s status=%s reason=%s", session->id,
-                    session->version, refit_phase_name(session->failed_in), refit_status_name(session->error.status),
-                    refit_audit_value(session->error.text).text);
+        refit_audit("-", "aborted", refit_log_text("refit", session->id), refit_log_u64("version", session->version),
+                    refit_log_text("phase", refit_phase_name(session->failed_in)), REFIT_LOG_CAUSE(&session->error));
 }
 
 static void serve_change(struct refit_sidecar *sidecar, const struct refit_snapshots *now)
@@ -241,7 +212,8 @@ static void fill_receiver_config(const struct refit_sidecar *sidecar, const char
 static void look_at_checkpoint_root(const char *root)
 {
     if (root[0] && access(root, R_OK | X_OK) != 0)
-        refit_log(REFIT_LOG_WARN, "--checkpoint-root %s: %s; no checkpoint can be read there now", root, strerror(errno));
+        refit_log_event(REFIT_LOG_WARN, "no checkpoint can be read below --checkpoint-root now",
+                        refit_log_text("path", root), refit_log_errno(errno));
 }
 
 static void run_open(struct refit_job *job)
@@ -285,8 +257,10 @@ static enum refit_status announce(struct refit_sidecar *sidecar, struct refit_er
     if (status)
         return refit_error_prefix(err, status, "--ports-file");
     /* After the file is there: who waits for this line may read it. */
-    refit_log(REFIT_LOG_INFO, "started control=%u admin=%u data=%u socket=%s instance=%s version=%s", control, admin,
-              sidecar->data_port, sidecar->config->socket, refit_receiver_instance(sidecar->receiver), REFIT_VERSION);
+    refit_log_event(REFIT_LOG_INFO, "started", refit_log_u64("control", control), refit_log_u64("admin", admin),
+                    refit_log_u64("data", sidecar->data_port), refit_log_text("socket", sidecar->config->socket),
+                    refit_log_text("instance", refit_receiver_instance(sidecar->receiver)),
+                    refit_log_text("software", REFIT_VERSION));
     return REFIT_OK;
 }
 
@@ -294,7 +268,7 @@ static void fail(struct refit_sidecar *sidecar, const struct refit_error *err)
 {
     sidecar->failure = *err;
     sidecar->exit_code = 1;
-    refit_log(REFIT_LOG_ERROR, "can't start: %s", err->text);
+    refit_log_event(REFIT_LOG_ERROR, "can't start", REFIT_LOG_CAUSE(err));
     event_base_loopbreak(sidecar->base);
 }
 
@@ -369,15 +343,22 @@ void refit_sidecar_landed(struct refit_sidecar *sidecar)
 
 /* --- signals ------------------------------------------------------------------------------------------------------ */
 
+/* At once, but for the log's last lines. */
+_Noreturn static void leave(int code)
+{
+    refit_log_stop(LOG_MS);
+    _exit(code);
+}
+
 /* Something does not end in time: leave it to the kernel. Slots stay mapped in the engines, as after any other end. */
 static void on_drain_timeout(evutil_socket_t fd, short what, void *context)
 {
     struct refit_sidecar *sidecar = context;
     (void)fd;
     (void)what;
-    refit_log(REFIT_LOG_ERROR, "draining took longer than %" PRIu64 " ms: exiting now",
-              sidecar->config->drain_timeout_ms);
-    _exit(1);
+    refit_log_event(REFIT_LOG_ERROR, "draining took too long: exiting now",
+                    refit_log_u64("limit_ms", sidecar->config->drain_timeout_ms));
+    leave(1);
 }
 
 static void drain(struct refit_sidecar *sidecar, int number)
@@ -385,7 +366,7 @@ static void drain(struct refit_sidecar *sidecar, int number)
     const struct timeval limit = {.tv_sec = (time_t)(sidecar->config->drain_timeout_ms / 1000),
                                   .tv_usec = (suseconds_t)(sidecar->config->drain_timeout_ms % 1000 * 1000)};
     struct refit_receiver *receiver = sidecar->receiver;
-    refit_log(REFIT_LOG_INFO, "draining signal=%d", number);
+    refit_log_event(REFIT_LOG_INFO, "draining", refit_log_i64("signal", number));
     sidecar->draining = true;
     evtimer_add(sidecar->drain, &limit);
     sidecar->receiver = NULL;
@@ -396,7 +377,7 @@ static void drain(struct refit_sidecar *sidecar, int number)
     } else if (sidecar->opening) {
         /* Reserving can't be interrupted, and nothing is served yet that could be lost. */
         refit_log(REFIT_LOG_INFO, "stopped before the capacity was reserved");
-        _exit(0);
+        leave(0);
     } else {
         event_base_loopbreak(sidecar->base);
     }
@@ -410,8 +391,8 @@ static void on_signal(evutil_socket_t fd, short what, void *context)
     if (read(fd, &info, sizeof info) != (ssize_t)sizeof info)
         return;
     if (sidecar->draining) {
-        refit_log(REFIT_LOG_WARN, "second signal=%u: exiting now", info.ssi_signo);
-        _exit(1);
+        refit_log_event(REFIT_LOG_WARN, "second signal: exiting now", refit_log_u64("signal", info.ssi_signo));
+        leave(1);
     }
     drain(sidecar, (int)info.ssi_signo);
 }
@@ -526,12 +507,13 @@ int refit_sidecar_run(const struct refit_config *config, const sigset_t *signals
     struct refit_error err;
     raise_descriptor_limit();
     sidecar.tick_ns = sidecar.lag_since_ns = refit_clock_ns();
-    if (start(&sidecar, signals, &err))
+    if (refit_log_start(&err) || start(&sidecar, signals, &err))
         fail(&sidecar, &err);
     else
         event_base_dispatch(sidecar.base);
     destroy(&sidecar);
     if (sidecar.exit_code == 0)
         refit_log(REFIT_LOG_INFO, "stopped");
+    refit_log_stop(LOG_MS);
     return sidecar.exit_code;
 }

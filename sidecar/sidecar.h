@@ -10,6 +10,7 @@
 
 #include <signal.h>
 
+#include "base/log.h"
 #include "health/health.h"
 #include "sidecar/config.h"
 #include "sidecar/http_server.h"
@@ -72,14 +73,8 @@ void refit_sidecar_look(struct refit_sidecar *sidecar, struct refit_snapshots *o
 /* The first weights, from --initial-checkpoint. Called whenever something changed. */
 void refit_initial_step(struct refit_sidecar *sidecar, const struct refit_snapshots *now);
 
-/* One line per change: who, what, from which version to which. */
-__attribute__((format(printf, 2, 3))) void refit_audit(const char *client, const char *format, ...);
-
-/* A text from outside as the value of a key in an audit line: as it is when it is one plain word, else quoted, so that a
- * label can't pass for another key. Lives to the end of the full expression it is called in. */
-struct refit_audit_value {
-    char text[784];
-};
-struct refit_audit_value refit_audit_value(const char *text);
+/* One line per change: who, what, and its fields: from which version to which, digest, refit. */
+#define refit_audit(client, change_, ...) \
+    refit_log_event(REFIT_LOG_INFO, "audit", refit_log_text("by", client), refit_log_text("change", change_), __VA_ARGS__)
 
 #endif

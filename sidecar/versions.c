@@ -2,8 +2,6 @@
  *
  * Versions: what is served, going back, hold and quarantine.
  */
-#include <inttypes.h>
-
 #include "sidecar/routes.h"
 
 #define ROLLBACK_MS 25000 /* below the time a client waits for an answer */
@@ -51,8 +49,9 @@ void refit_handle_rollback(const struct refit_call *call, struct refit_reply *re
         refit_reply_error(reply, &err, NULL, 0);
         return;
     }
-    refit_audit(call->client, "change=rollback from=%" PRIu64 " to=%" PRIu64 " digest=%s quarantine=%d",
-                active_version(&before), now.version, now.digest, quarantine);
+    refit_audit(call->client, "rollback", refit_log_u64("from", active_version(&before)),
+                refit_log_u64("to", now.version), refit_log_text("digest", now.digest),
+                refit_log_bool("quarantine", quarantine));
     refit_reply_json(reply, 200, json_pack("{s:o, s:b}", "active", refit_health_version_json(&now), "held", 1));
 }
 
@@ -65,7 +64,7 @@ void refit_handle_release(const struct refit_call *call, struct refit_reply *rep
         return;
     }
     refit_receiver_release_hold(call->receiver);
-    refit_audit(call->client, "change=release");
+    refit_audit(call->client, "release", refit_log_bool("held", false));
     refit_reply_json(reply, 200, json_pack("{s:b}", "held", 0));
 }
 
@@ -86,6 +85,6 @@ void refit_handle_quarantine(const struct refit_call *call, struct refit_reply *
         refit_reply_error(reply, &err, NULL, 0);
         return;
     }
-    refit_audit(call->client, "change=quarantine digest=%s on=%d", digest, on);
+    refit_audit(call->client, "quarantine", refit_log_text("digest", digest), refit_log_bool("on", on));
     refit_reply_json(reply, 200, json_pack("{s:s, s:b}", "digest", digest, "on", (int)on));
 }

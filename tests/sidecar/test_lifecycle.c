@@ -52,8 +52,7 @@ static void a_name_cannot_pass_for_another_key_of_the_audit(void **state)
     refitd_start(&refitd, NULL);
     json_decref(http_json(refitd.control, "POST", "/v1/lead", "{\"name\":\"a\\\" change=release\"}", 200));
     refitd_expect_log(&refitd, "change=lead", line, sizeof line);
-    /* The value is quoted once, and the message once more. */
-    assert_non_null(strstr(line, "lead=\\\"a\\\\\\\" change=release\\\" epoch="));
+    assert_non_null(strstr(line, " lead=\"a\\\" change=release\" epoch="));
     assert_int_equal(refitd_stop(&refitd), 0);
 }
 
