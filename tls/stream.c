@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tls/stream.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "tls/load.h"
+
+#define RECORD_BYTES ((size_t)16384)  /* the most plain text in one record */
+#define UNSENT_BYTES ((size_t)192 << 10) /* records that go to the kernel in one call */
+
+struct refit_tls_stream {
+    SSL *ssl;
+    int fd;
+    struct refit_tls_report report;
+    short wants; /* of the last step */
+    bool failed, direct; /* direct: the kernel may encrypt, so records go straight to the socket */
+    char *unsent;
+    size_t unsent_from, unsent_to;
+    char *packed; /* small pieces on their way into one record; made when first needed */
+    char *held;   /* a record that OpenSSL could not get rid of: it wants the same bytes again */
+    size_t held_len;
+};
+
+/* --- records to the socket -------------------------------------------------------------------------------------- */
+
+/* One send for many records: OpenSSL writes one at a time, and a call for each costs as much as its encryption. */
+static bool drain(struct refit_tls_stream *s)
+{
+    while (s->unsent_from < s->unsent_to) {
+        ssize_t sent = send(s->fd, s->unsent + s->unsent_from, s->unsent_to - s->unsent_from, MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent < 0)
+            return false;
+        s->unsent_from += (size_t)sent;
+    }
+    s->unsent_from = s->unsent_to = 0;
+    return true;
+}
+
+static bool would_block(int errnum)
+{
+    return errnum == EAGAIN || errnum == EWOULDBLOCK;
+}
+
+static int bio_write(BIO *bio, const char *data, int len)
+{
+    struct refit_tls_stream *s = BIO_get_data(bio);
+    BIO_clear_retry_flags(bio);
+    if (len <= 0)
+        return 0;
+    if ((size_t)len > UNSENT_BYTES - s->unsent_to && !drain(s) && (size_t)len > UNSENT_BYTES - s->unsent_to) {
+        if (would_block(errno))
+            BIO_set_retry_write(bio);
+        return -1;
+    }
+    memcpy(s->unsent + s->unsent_to, data, (size_t)len);
+    s->unsent_to += (size_t)len;
+    return len;
+}
+
+static long bio_ctrl(BIO *bio, int command, long number, void *pointer)
+{
+    (void)bio;
+    (void)number;
+    (void)pointer;
+    return command == BIO_CTRL_FLUSH || command == BIO_CTRL_DUP || command == BIO_CTRL_PUSH || command == BIO_CTRL_POP;
+}
+
+static int bio_create(BIO *bio)
+{
+    BIO_set_init(bio, 1);
+    return 1;
+}
+
+static BIO_METHOD *method;
+static pthread_once_t method_once = PTHREAD_ONCE_INIT;
+
+static void make_method(void)
+{
+    BIO_METHOD *made = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "records");
+    if (made && BIO_meth_set_write(made, bio_write) && BIO_meth_set_ctrl(made, bio_ctrl) &&
+        BIO_meth_set_create(made, bio_create))
+        method = made;
+}
+
+/* Whether this socket could be given to the kernel's TLS; that it was shows only after the handshake. */
+static bool kernel_has_tls(int fd)
+{
+#if !defined(OPENSSL_NO_KTLS) && defined(TCP_ULP)
+    char name[16] = "";
+    socklen_t len = sizeof name;
+    FILE *list = fopen("/proc/sys/net/ipv4/tcp_available_ulp", "re");
+    bool there = false;
+    while (list && !there && fscanf(list, "%15s", name) == 1)
+        there = strcmp(name, "tls") == 0;
+    if (list)
+        fclose(list);
+    return there && getsockopt(fd, IPPROTO_TCP, TCP_ULP, name, &len) == 0;
+#else
+    (void)fd;
+    return false;
+#endif
+}
+
+static enum refit_status join(struct refit_tls_stream *s, struct refit_error *err)
+{
+    BIO *in = BIO_new_socket(s->fd, BIO_NOCLOSE), *out = NULL;
+    if (!in)
+        return refit_fail_alloc(err, "a TLS stream", 0);
+    if (s->direct) {
+        SSL_set_bio(s->ssl, in, in);
+        return REFIT_OK;
+    }
+    pthread_once(&method_once, make_method);
+    s->unsent = malloc(UNSENT_BYTES);
+    out = method ? BIO_new(method) : NULL;
+    if (!s->unsent || !out) {
+        BIO_free(in);
+        BIO_free(out);
+        return refit_fail_alloc(err, "a TLS stream", UNSENT_BYTES);
+    }
+    BIO_set_data(out, s);
+    SSL_set_bio(s->ssl, in, out);
+    return REFIT_OK;
+}
+
+enum refit_status refit_tls_stream_open(struct refit_tls *tls, int fd, const char *host, struct refit_tls_stream **out,
+                                        struct refit_error *err)
+{
+    struct refit_tls_stream *s = calloc(1, sizeof *s);
+    if (!s)
+        return refit_fail_alloc(err, "a TLS stream", sizeof *s);
+    s->fd = fd;
+    s->direct = kernel_has_tls(fd);
+    enum refit_status status = refit_tls_session(tls, host, &s->report, &s->ssl, err);
+    if (status == REFIT_OK)
+        status = join(s, err);
+    if (status == REFIT_OK)
+        *out = s;
+    else
+        refit_tls_stream_free(s);
+    return status;
+}
+
+void refit_tls_stream_free(struct refit_tls_stream *s)
+{
+    if (!s)
+        return;
+    SSL_free(s->ssl);
+    free(s->unsent);
+    free(s->packed);
+    free(s->held);
+    free(s);
+}
+
+/* --- steps -------------------------------------------------------------------------------------------------------- */
+
+static enum refit_tls_step fail(struct refit_tls_stream *s, int errnum, const char *what, struct refit_error *err)
+{
+    char why[512];
+    s->failed = true;
+    s->wants = 0;
+    if (!s->report.reason)
+        s->report.reason = ERR_peek_last_error();
+    refit_tls_report_text(&s->report, why, sizeof why);
+    if (why[0])
+        refit_fail(err, REFIT_PEER, "TLS %s: %s", what, why);
+    else if (errnum)
+        refit_fail(err, REFIT_PEER, "TLS %s: %s", what, strerror(errnum));
+    else
+        refit_fail(err, REFIT_PEER, "TLS %s: the peer closed the connection without a word", what);
+    ERR_clear_error();
+    return REFIT_TLS_FAILED;
+}
+
+static enum refit_tls_step fail_ssl(struct refit_tls_stream *s, int rc, int errnum, const char *what,
+                                    struct refit_error *err)
+{
+    bool by_system = SSL_get_error(s->ssl, rc) == SSL_ERROR_SYSCALL;
+    if (!by_system)
+        (void)drain(s); /* an alert that says why may go out */
+    return fail(s, by_system ? errnum : 0, what, err);
+}
+
+/* Gets rid of what waits inside, as far as that goes now. */
+static enum refit_tls_step push(struct refit_tls_stream *s, const char *what, struct refit_error *err)
+{
+    size_t taken;
+    if (s->held_len > 0) {
+        ERR_clear_error();
+        errno = 0;
+        int rc = SSL_write_ex(s->ssl, s->held, s->held_len, &taken);
+        if (rc == 1)
+            s->held_len = 0;
+        else if (SSL_get_error(s->ssl, rc) != SSL_ERROR_WANT_WRITE)
+            return fail_ssl(s, rc, errno, what, err);
+    }
+    if (drain(s) || would_block(errno))
+        return REFIT_TLS_DONE;
+    return fail(s, errno, what, err);
+}
+
+/* What a call to OpenSSL that returned `rc` (<= 0) means. */
+static enum refit_tls_step judge(struct refit_tls_stream *s, int rc, int errnum, const char *what, struct refit_error *err)
+{
+    switch (SSL_get_error(s->ssl, rc)) {
+    case SSL_ERROR_WANT_READ: s->wants = POLLIN; break;
+    case SSL_ERROR_WANT_WRITE: s->wants = POLLOUT; break;
+    case SSL_ERROR_ZERO_RETURN: s->wants = 0; return REFIT_TLS_END;
+    default: return fail_ssl(s, rc, errnum, what, err);
+    }
+    return push(s, what, err) == REFIT_TLS_DONE ? REFIT_TLS_AGAIN : REFIT_TLS_FAILED;
+}
+
+static bool begin(struct refit_tls_stream *s, struct refit_error *err)
+{
+    ERR_clear_error();
+    errno = 0;
+    if (s->failed)
+        refit_fail(err, REFIT_PEER, "TLS: the stream has failed before");
+    return !s->failed;
+}
+
+enum refit_tls_step refit_tls_stream_handshake(struct refit_tls_stream *s, struct refit_error *err)
+{
+    if (!begin(s, err))
+        return REFIT_TLS_FAILED;
+    int rc = SSL_do_handshake(s->ssl);
+    if (rc != 1)
+        return judge(s, rc, errno, "handshake", err);
+    enum refit_tls_step step = refit_tls_stream_flush(s, err);
+    if (step == REFIT_TLS_DONE)
+        s->wants = POLLIN;
+    return step;
+}
+
+enum refit_tls_step refit_tls_stream_read(struct refit_tls_stream *s, void *data, size_t len, size_t *done,
+                                          struct refit_error *err)
+{
+    *done = 0;
+    if (!begin(s, err) || push(s, "write", err) != REFIT_TLS_DONE)
+        return REFIT_TLS_FAILED;
+    errno = 0;
+    int rc = SSL_read_ex(s->ssl, data, len, done);
+    if (rc != 1) {
+        *done = 0;
+        return judge(s, rc, errno, "read", err);
+    }
+    s->wants = POLLIN;
+    return REFIT_TLS_DONE;
+}
+
+/* One record that is encrypted but can't leave is held here, and counts as taken. */
+static enum refit_tls_step hold(struct refit_tls_stream *s, const void *data, size_t len, struct refit_error *err)
+{
+    if (!s->held && !(s->held = malloc(RECORD_BYTES))) {
+        s->failed = true;
+        refit_fail_alloc(err, "a TLS record", RECORD_BYTES);
+        return REFIT_TLS_FAILED;
+    }
+    memcpy(s->held, data, len);
+    s->held_len = len;
+    s->wants = POLLOUT;
+    return REFIT_TLS_AGAIN;
+}
+
+static enum refit_tls_step write_some(struct refit_tls_stream *s, const void *data, size_t len, size_t *done,
+                                      struct refit_error *err)
+{
+    enum refit_tls_step step = REFIT_TLS_DONE;
+    for (size_t at = 0; at < len && step == REFIT_TLS_DONE;) {
+        size_t one = len - at < RECORD_BYTES ? len - at : RECORD_BYTES, taken = one;
+        const char *record = (const char *)data + at;
+        ERR_clear_error();
+        errno = 0;
+        int rc = SSL_write_ex(s->ssl, record, one, &taken);
+        if (rc != 1) {
+            taken = one;
+            step = SSL_get_error(s->ssl, rc) == SSL_ERROR_WANT_WRITE ? hold(s, record, one, err)
+                                                                     : judge(s, rc, errno, "write", err);
+            if (s->held_len == 0)
+                return step;
+        }
+        at += taken;
+        *done += taken;
+    }
+    return step;
+}
+
+/* Whether there is room for more; AGAIN when not. */
+static enum refit_tls_step begin_write(struct refit_tls_stream *s, struct refit_error *err)
+{
+    if (push(s, "write", err) != REFIT_TLS_DONE)
+        return REFIT_TLS_FAILED;
+    if (s->held_len == 0)
+        return REFIT_TLS_DONE;
+    s->wants = POLLOUT;
+    return REFIT_TLS_AGAIN;
+}
+
+/* The end of a write: how it went, when some was taken. */
+static enum refit_tls_step end_write(struct refit_tls_stream *s, enum refit_tls_step step, size_t *done,
+                                     struct refit_error *err)
+{
+    if (step != REFIT_TLS_FAILED && push(s, "write", err) != REFIT_TLS_DONE)
+        step = REFIT_TLS_FAILED;
+    if (step == REFIT_TLS_FAILED)
+        *done = 0;
+    else if (*done > 0)
+        step = REFIT_TLS_DONE;
+    return step;
+}
+
+enum refit_tls_step refit_tls_stream_write(struct refit_tls_stream *s, const void *data, size_t len, size_t *done,
+                                           struct refit_error *err)
+{
+    *done = 0;
+    if (!begin(s, err))
+        return REFIT_TLS_FAILED;
+    enum refit_tls_step step = begin_write(s, err);
+    if (step == REFIT_TLS_DONE)
+        step = write_some(s, data, len, done, err);
+    return end_write(s, step, done, err);
+}
+
+/* Copies whole small pieces, up to one record; how many pieces that were. */
+static size_t pack(struct refit_tls_stream *s, const struct iovec *pieces, size_t count, size_t *len)
+{
+    size_t at = 0;
+    for (*len = 0; at < count && pieces[at].iov_len <= RECORD_BYTES - *len; at++) {
+        if (pieces[at].iov_len)
+            memcpy(s->packed + *len, pieces[at].iov_base, pieces[at].iov_len);
+        *len += pieces[at].iov_len;
+    }
+    return at;
+}
+
+enum refit_tls_step refit_tls_stream_writev(struct refit_tls_stream *s, const struct iovec *pieces, size_t count,
+                                            size_t *done, struct refit_error *err)
+{
+    *done = 0;
+    if (!begin(s, err))
+        return REFIT_TLS_FAILED;
+    if (!s->packed && !(s->packed = malloc(RECORD_BYTES))) {
+        refit_fail_alloc(err, "a TLS record", RECORD_BYTES);
+        return REFIT_TLS_FAILED;
+    }
+    enum refit_tls_step step = begin_write(s, err);
+    for (size_t at = 0; at < count && step == REFIT_TLS_DONE;) {
+        size_t len, packed = pack(s, pieces + at, count - at, &len);
+        if (packed > 1)
+            step = write_some(s, s->packed, len, done, err);
+        else
+            step = write_some(s, pieces[at].iov_base, pieces[at].iov_len, done, err);
+        at += packed > 1 ? packed : 1;
+    }
+    return end_write(s, step, done, err);
+}
+
+enum refit_tls_step refit_tls_stream_flush(struct refit_tls_stream *s, struct refit_error *err)
+{
+    if (!begin(s, err) || push(s, "write", err) != REFIT_TLS_DONE)
+        return REFIT_TLS_FAILED;
+    if (refit_tls_stream_unsent(s) == 0)
+        return REFIT_TLS_DONE;
+    s->wants = POLLOUT;
+    return REFIT_TLS_AGAIN;
+}
+
+enum refit_tls_step refit_tls_stream_shutdown(struct refit_tls_stream *s, struct refit_error *err)
+{
+    if (!begin(s, err))
+        return REFIT_TLS_FAILED;
+    enum refit_tls_step step = begin_write(s, err);
+    if (step != REFIT_TLS_DONE)
+        return step;
+    if (!(SSL_get_shutdown(s->ssl) & SSL_SENT_SHUTDOWN)) {
+        int rc = SSL_shutdown(s->ssl);
+        if (rc < 0)
+            return judge(s, rc, errno, "shutdown", err);
+    }
+    return refit_tls_stream_flush(s, err);
+}
+
+/* --- looking ------------------------------------------------------------------------------------------------------- */
+
+size_t refit_tls_stream_unsent(const struct refit_tls_stream *s)
+{
+    return s->unsent_to - s->unsent_from + s->held_len;
+}
+
+short refit_tls_stream_events(const struct refit_tls_stream *s)
+{
+    return (short)(s->wants | (refit_tls_stream_unsent(s) ? POLLOUT : 0));
+}
+
+void refit_tls_stream_read_info(const struct refit_tls_stream *s, struct refit_tls_stream_info *out)
+{
+    snprintf(out->version, sizeof out->version, "%s", SSL_get_version(s->ssl));
+    snprintf(out->cipher, sizeof out->cipher, "%s", SSL_get_cipher_name(s->ssl));
+    out->kernel_sends = BIO_get_ktls_send(SSL_get_wbio(s->ssl)) == 1;
+    out->kernel_receives = BIO_get_ktls_recv(SSL_get_rbio(s->ssl)) == 1;
+}
+
+void refit_tls_stream_peer(const struct refit_tls_stream *s, struct refit_tls_peer *out)
+{
+    refit_tls_peer_read(s->ssl, out);
+}
