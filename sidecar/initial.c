@@ -96,7 +96,7 @@ void refit_initial_step(struct refit_sidecar *sidecar, const struct refit_snapsh
 {
     struct refit_initial *initial = &sidecar->initial;
     const struct refit_bank_snapshot *bank = &now->receiver.bank;
-    if (initial->done || sidecar->draining)
+    if (initial->done || sidecar->draining || sidecar->drain_asked)
         return;
     if (bank->active < bank->slots) {
         initial->done = true;

@@ -35,6 +35,7 @@ const struct refit_route refit_admin_table[] = {
     {"GET", "/readyz", REFIT_ROUTE_LOOP, refit_handle_readyz, 0, REQUEST_MS, false},
     {"GET", "/startupz", REFIT_ROUTE_LOOP, refit_handle_startupz, 0, REQUEST_MS, false},
     {"GET", "/metrics", REFIT_ROUTE_LOOP, refit_handle_metrics, 0, REQUEST_MS, false},
+    {"POST", "/drain", REFIT_ROUTE_LOOP, refit_handle_drain, 0, REQUEST_MS, false},
 };
 const size_t refit_admin_table_len = sizeof refit_admin_table / sizeof *refit_admin_table;
 
@@ -195,7 +196,7 @@ static void answer_unavailable(struct refit_exchange *exchange, const struct ref
 {
     struct refit_reply reply;
     refit_reply_init(&reply);
-    if (sidecar->draining)
+    if (sidecar->draining || (sidecar->drain_asked && sidecar->receiver))
         refit_reply_problem(&reply, 503, "draining", "refitd is shutting down");
     else
         refit_reply_problem(&reply, 503, "starting", "refitd is reserving its capacity; retry");
@@ -215,7 +216,7 @@ static void on_request(void *context, struct refit_exchange *exchange)
     char allow[64];
     int status;
     const struct refit_route *route = find_route(routes, &exchange->head, call.param, &status, allow);
-    if (!routes->admin && (!sidecar->receiver || sidecar->draining)) {
+    if (!routes->admin && (!sidecar->receiver || sidecar->draining || refit_drain_refuses(sidecar, route))) {
         answer_unavailable(exchange, sidecar);
     } else if (route->kind == REFIT_ROUTE_WORKER) {
         submit(sidecar, route, &call, exchange);

@@ -70,6 +70,9 @@ void refit_handle_livez(const struct refit_call *call, struct refit_reply *reply
 void refit_handle_readyz(const struct refit_call *call, struct refit_reply *reply);
 void refit_handle_startupz(const struct refit_call *call, struct refit_reply *reply);
 void refit_handle_metrics(const struct refit_call *call, struct refit_reply *reply);
+void refit_handle_drain(const struct refit_call *call, struct refit_reply *reply);
+/* Whether a route that begins something is closed since /drain was asked for. */
+bool refit_drain_refuses(const struct refit_sidecar *sidecar, const struct refit_route *route);
 
 /* Text of a JSON member into a fixed array; REFIT_INVALID when it is too long. */
 REFIT_MUST_CHECK enum refit_status refit_call_text(const struct refit_call *call, const char *key, const char *what,

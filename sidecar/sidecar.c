@@ -18,6 +18,7 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "sidecar/listen_address.h"
+#include "sidecar/notify.h"
 #include "sidecar/routes.h"
 
 #define WORKERS 4
@@ -44,7 +45,7 @@ void refit_sidecar_look(struct refit_sidecar *sidecar, struct refit_snapshots *o
     const struct refit_config *config = sidecar->config;
     out->view = (struct refit_health_view){
         .started = sidecar->receiver != NULL || sidecar->draining,
-        .draining = sidecar->draining,
+        .draining = sidecar->draining || sidecar->drain_asked,
         .failure = sidecar->failure.status ? sidecar->failure.text : NULL,
         .totals = &sidecar->totals,
         .ready_min_version = config->ready_min_version,
@@ -149,6 +150,7 @@ static void on_tick(evutil_socket_t fd, short what, void *context)
     }
     sidecar->tick_ns = now;
     refit_watch_heartbeat(sidecar);
+    refit_notify_alive();
     on_change(sidecar);
 }
 
@@ -261,6 +263,7 @@ static enum refit_status announce(struct refit_sidecar *sidecar, struct refit_er
                     refit_log_u64("data", sidecar->data_port), refit_log_text("socket", sidecar->config->socket),
                     refit_log_text("instance", refit_receiver_instance(sidecar->receiver)),
                     refit_log_text("software", REFIT_VERSION));
+    refit_notify("READY=1");
     return REFIT_OK;
 }
 
@@ -368,6 +371,7 @@ static void drain(struct refit_sidecar *sidecar, int number)
     struct refit_receiver *receiver = sidecar->receiver;
     refit_log_event(REFIT_LOG_INFO, "draining", refit_log_i64("signal", number));
     sidecar->draining = true;
+    refit_notify("STOPPING=1");
     evtimer_add(sidecar->drain, &limit);
     sidecar->receiver = NULL;
     if (receiver) {

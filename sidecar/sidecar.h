@@ -52,6 +52,7 @@ struct refit_sidecar {
     char active_digest[REFIT_SHA256_HEX_MAX];
     struct refit_initial initial;
     bool opening, draining;
+    bool drain_asked; /* POST /drain: nothing new begins, what runs goes on */
     struct refit_error failure; /* status 0: none */
     int exit_code;
 };
