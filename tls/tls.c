@@ -52,27 +52,23 @@ static enum refit_status read_and_load(struct refit_tls *tls, const struct finge
                                        struct fingerprint *found, struct refit_error *err)
 {
     enum refit_status status = REFIT_OK;
-    struct fingerprint before;
     *out = NULL;
     for (int i = 0; i < READ_TRIES; i++) {
         struct refit_tls_pem files[REFIT_TLS_FILES] = {{.path = tls->paths[0]}, {.path = tls->paths[1]}, {.path = tls->paths[2]}};
-        before = *found;
-        status = refit_tls_pem_read(files, err);
-        if (status) {
+        struct fingerprint before = *found;
+        enum refit_status readable = refit_tls_pem_read(files, err);
+        if (readable) {
             /* As good as any bytes: said once, and forgotten when the file is there again. */
             SHA256((const unsigned char *)"absent", 6, found->bytes);
-            return status;
+            return readable;
         }
         take_fingerprint(files, found);
         bool in_use = known && same(known, found), again = i > 0 && same(&before, found);
-        if (in_use || again) {
-            refit_tls_pem_release(files);
-            return in_use ? REFIT_OK : status;
-        }
-        status = refit_tls_load(&tls->config, files, out, err);
+        if (!in_use && !again)
+            status = refit_tls_load(&tls->config, files, out, err);
         refit_tls_pem_release(files);
-        if (status == REFIT_OK)
-            return REFIT_OK;
+        if (in_use || again || status == REFIT_OK)
+            return in_use ? REFIT_OK : status;
     }
     return status;
 }

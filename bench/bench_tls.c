@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One stream pair over loopback TCP, plain and with TLS 1.3, in turns: GB/s of each and the ratio of the medians.
+ *   bench_tls [SECONDS_PER_TURN] [ROUNDS]
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/io.h"
+#include "tests/tls/pki.h"
+#include "tls/stream.h"
+
+#define PIECE_BYTES ((size_t)4 << 20)
+#define READ_BYTES ((size_t)1 << 20)
+#define ROUNDS_MAX 64
+
+struct end {
+    int fd;
+    struct refit_tls_stream *stream; /* NULL: plain */
+    int64_t until_ns;
+    size_t moved;
+    double cpu_s;
+    bool kernel;
+};
+
+static void die(const char *what)
+{
+    fprintf(stderr, "bench_tls: %s\n", what);
+    exit(1);
+}
+
+static void wait_for(int fd, short events)
+{
+    struct pollfd polled = {.fd = fd, .events = events};
+    if (poll(&polled, 1, 10000) != 1)
+        die("nothing moves");
+}
+
+static void settle(struct end *end)
+{
+    struct refit_error err = {0};
+    struct refit_tls_stream_info info;
+    enum refit_tls_step step;
+    while ((step = refit_tls_stream_handshake(end->stream, &err)) == REFIT_TLS_AGAIN)
+        wait_for(end->fd, refit_tls_stream_events(end->stream));
+    if (step != REFIT_TLS_DONE)
+        die(err.text);
+    refit_tls_stream_read_info(end->stream, &info);
+    end->kernel = info.kernel_sends;
+}
+
+static size_t put(struct end *end, const char *data, size_t len)
+{
+    struct refit_error err = {0};
+    size_t done = 0;
+    if (!end->stream) {
+        ssize_t sent = send(end->fd, data, len, MSG_NOSIGNAL);
+        if (sent < 0 && errno != EAGAIN)
+            die(strerror(errno));
+        return sent > 0 ? (size_t)sent : 0;
+    }
+    if (refit_tls_stream_write(end->stream, data, len, &done, &err) == REFIT_TLS_FAILED)
+        die(err.text);
+    return done;
+}
+
+static double cpu_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+static void *send_all(void *context)
+{
+    struct end *end = context;
+    char *data = malloc(PIECE_BYTES);
+    struct refit_error err = {0};
+    if (!data)
+        die("no memory");
+    memset(data, 7, PIECE_BYTES);
+    if (end->stream)
+        settle(end);
+    while (refit_clock_ns() < end->until_ns)
+        for (size_t at = 0, done; at < PIECE_BYTES; at += done) {
+            done = put(end, data + at, PIECE_BYTES - at);
+            if (done == 0)
+                wait_for(end->fd, POLLOUT);
+        }
+    while (end->stream && refit_tls_stream_flush(end->stream, &err) == REFIT_TLS_AGAIN)
+        wait_for(end->fd, POLLOUT);
+    while (end->stream && refit_tls_stream_shutdown(end->stream, &err) == REFIT_TLS_AGAIN)
+        wait_for(end->fd, POLLOUT);
+    shutdown(end->fd, SHUT_WR);
+    end->cpu_s = cpu_now();
+    free(data);
+    return NULL;
+}
+
+/* False at the end. */
+static bool get(struct end *end, char *data)
+{
+    struct refit_error err = {0};
+    size_t done = 0;
+    enum refit_tls_step step = REFIT_TLS_DONE;
+    if (end->stream) {
+        step = refit_tls_stream_read(end->stream, data, READ_BYTES, &done, &err);
+        if (step == REFIT_TLS_FAILED)
+            die(err.text);
+    } else {
+        ssize_t got = recv(end->fd, data, READ_BYTES, 0);
+        if (got < 0 && errno != EAGAIN)
+            die(strerror(errno));
+        step = got > 0 ? REFIT_TLS_DONE : got == 0 ? REFIT_TLS_END : REFIT_TLS_AGAIN;
+        done = got > 0 ? (size_t)got : 0;
+    }
+    end->moved += done;
+    if (step == REFIT_TLS_AGAIN)
+        wait_for(end->fd, POLLIN);
+    return step != REFIT_TLS_END;
+}
+
+static void *receive_all(void *context)
+{
+    struct end *end = context;
+    char *data = malloc(READ_BYTES);
+    if (!data)
+        die("no memory");
+    if (end->stream)
+        settle(end);
+    while (get(end, data))
+        ;
+    end->cpu_s = cpu_now();
+    free(data);
+    return NULL;
+}
+
+static void join_loopback(int fds[2])
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof address;
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    fds[1] = socket(AF_INET, SOCK_STREAM, 0);
+    if (listener < 0 || bind(listener, (struct sockaddr *)&address, sizeof address) || listen(listener, 1) ||
+        getsockname(listener, (struct sockaddr *)&address, &len) ||
+        connect(fds[1], (struct sockaddr *)&address, sizeof address) || (fds[0] = accept(listener, NULL, NULL)) < 0)
+        die("can't make a connection over loopback");
+    close(listener);
+}
+
+struct figures {
+    double gb_per_s, send_ns, receive_ns; /* CPU time per byte of each end's thread */
+};
+
+static struct figures turn(struct refit_tls *const tls[2], double seconds, bool *kernel)
+{
+    struct end ends[2] = {{0}};
+    struct refit_error err;
+    pthread_t threads[2];
+    int fds[2];
+    join_loopback(fds);
+    int64_t start = refit_clock_ns();
+    for (int i = 0; i < 2; i++) {
+        ends[i] = (struct end){.fd = fds[i], .until_ns = start + (int64_t)(seconds * 1e9)};
+        if (fcntl(fds[i], F_SETFL, O_NONBLOCK) != 0)
+            die("can't make a socket non-blocking");
+        if (tls[i] && refit_tls_stream_open(tls[i], fds[i], NULL, &ends[i].stream, &err))
+            die(err.text);
+    }
+    pthread_create(&threads[0], NULL, receive_all, &ends[0]);
+    pthread_create(&threads[1], NULL, send_all, &ends[1]);
+    pthread_join(threads[0], NULL);
+    pthread_join(threads[1], NULL);
+    double took = (double)(refit_clock_ns() - start) / 1e9;
+    *kernel = ends[1].kernel;
+    for (int i = 0; i < 2; i++) {
+        refit_tls_stream_free(ends[i].stream);
+        close(fds[i]);
+    }
+    double moved = (double)ends[0].moved;
+    return (struct figures){moved / took / 1e9, ends[1].cpu_s / moved * 1e9, ends[0].cpu_s / moved * 1e9};
+}
+
+static int by_speed(const void *a, const void *b)
+{
+    double x = ((const struct figures *)a)->gb_per_s, y = ((const struct figures *)b)->gb_per_s;
+    return (x > y) - (x < y);
+}
+
+static struct figures show(const char *name, struct figures *all, int count)
+{
+    qsort(all, (size_t)count, sizeof *all, by_speed);
+    struct figures median = all[count / 2];
+    printf("%-6s %.2f GB/s (%.2f to %.2f); CPU per byte: sender %.3f ns, receiver %.3f ns\n", name, median.gb_per_s,
+           all[0].gb_per_s, all[count - 1].gb_per_s, median.send_ns, median.receive_ns);
+    return median;
+}
+
+static void open_ends(const char *directory, struct refit_tls *tls[2])
+{
+    const struct pki_leaf leaf = {.name = "node", .ca = "ca"};
+    char cert[96], key[96], ca[96];
+    struct refit_error err;
+    if (!pki_make_ca(directory, "ca") || !pki_make_leaf(directory, &leaf))
+        die("can't make certificates");
+    snprintf(cert, sizeof cert, "%s/node.pem", directory);
+    snprintf(key, sizeof key, "%s/node.key", directory);
+    snprintf(ca, sizeof ca, "%s/ca.pem", directory);
+    for (int i = 0; i < 2; i++) {
+        const struct refit_tls_config config = {.end = i == 0 ? REFIT_TLS_SERVER : REFIT_TLS_CLIENT,
+                                                .use = REFIT_TLS_DATA, .cert = cert, .key = key, .ca = ca};
+        if (refit_tls_open(&config, &tls[i], &err))
+            die(err.text);
+    }
+    static const char *const names[] = {"node.pem", "node.key", "ca.pem", "ca.key"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(cert, sizeof cert, "%s/%s", directory, names[i]);
+        unlink(cert);
+    }
+    rmdir(directory);
+}
+
+int main(int argc, char **argv)
+{
+    static struct figures plain[ROUNDS_MAX], secure[ROUNDS_MAX];
+    double seconds = argc > 1 ? atof(argv[1]) : 1.0;
+    int rounds = argc > 2 ? atoi(argv[2]) : 7;
+    char directory[] = "/tmp/refit-bench-tls.XXXXXX";
+    struct refit_tls *tls[2], *const none[2] = {NULL, NULL};
+    bool kernel = false;
+    if (seconds <= 0 || rounds < 1 || rounds > ROUNDS_MAX || !mkdtemp(directory)) {
+        fprintf(stderr, "usage: bench_tls [SECONDS_PER_TURN [ROUNDS]]\n");
+        return 2;
+    }
+    open_ends(directory, tls);
+    turn(none, seconds, &kernel);
+    for (int i = 0; i < rounds; i++) {
+        plain[i] = turn(none, seconds, &kernel);
+        secure[i] = turn(tls, seconds, &kernel);
+    }
+    struct figures a = show("plain", plain, rounds), b = show(kernel ? "ktls" : "tls", secure, rounds);
+    printf("ratio %.2f\n", b.gb_per_s / a.gb_per_s);
+    for (int i = 0; i < 2; i++)
+        refit_tls_close(tls[i]);
+    return 0;
+}
