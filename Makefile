@@ -14,6 +14,7 @@ build: setup ## build everything (build/dev)
 	cmake --build --preset dev
 
 test: build ## build and run all tests
+	@scripts/setup.sh tools || echo "tests that drive a tool which is missing will skip, and say so"
 	scripts/test.sh $(BUILD)
 
 demo: ## two replicas under load, refitted from a real checkpoint, rolled back, refitted again

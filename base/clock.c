@@ -44,3 +44,10 @@ struct timespec refit_deadline_timespec(struct refit_deadline deadline)
 {
     return (struct timespec){.tv_sec = deadline.at_ns / NS_PER_S, .tv_nsec = deadline.at_ns % NS_PER_S};
 }
+
+int64_t refit_clock_wall_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}

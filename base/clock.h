@@ -12,6 +12,9 @@
 /* Nanoseconds on CLOCK_MONOTONIC. */
 int64_t refit_clock_ns(void);
 
+/* Milliseconds since the epoch: for people to read, never to measure with. */
+int64_t refit_clock_wall_ms(void);
+
 struct refit_deadline {
     int64_t at_ns; /* on refit_clock_ns(); 0 has passed already, so a zeroed deadline never waits */
 };

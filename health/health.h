@@ -15,14 +15,44 @@
 #include "base/buf.h"
 #include "receiver/receiver.h"
 
+/* Times by upper bound: 1 ms to 5 minutes. */
+#define REFIT_HEALTH_BUCKETS 13
+extern const int64_t refit_health_bounds_ns[REFIT_HEALTH_BUCKETS];
+struct refit_health_histogram {
+    uint64_t bucket[REFIT_HEALTH_BUCKETS]; /* each by itself; beyond the last bound: only in count */
+    uint64_t count;
+    int64_t sum_ns;
+};
+void refit_health_histogram_add(struct refit_health_histogram *histogram, int64_t ns);
+
+/* The ways bytes come, as labels: a fixed set, whatever a transport calls itself. */
+enum refit_health_path {
+    REFIT_HEALTH_PATH_TCP, REFIT_HEALTH_PATH_LOCAL, REFIT_HEALTH_PATH_FILE, REFIT_HEALTH_PATH_NCCL, REFIT_HEALTH_PATH_OTHER,
+    REFIT_HEALTH_PATHS
+};
+const char *refit_health_path_name(enum refit_health_path path);
+
 /* What refits that have ended add up to, over the life of the process. */
 struct refit_health_totals {
     char seen[REFIT_REFIT_ID_MAX]; /* the last one counted */
-    uint64_t bytes_needed, payload_bytes, wire_bytes, copied_bytes;
-    int64_t phase_ns[REFIT_PHASE_COUNT];
+    uint64_t bytes_needed, wire_bytes, copied_bytes;
+    uint64_t payload_bytes[REFIT_HEALTH_PATHS], refits[REFIT_HEALTH_PATHS];
+    struct refit_health_histogram phase[REFIT_PHASE_COUNT];
+    struct refit_health_histogram duration[2]; /* committed, aborted */
+    struct refit_health_histogram swap;
+    uint64_t swaps_seen;
 };
 /* Adds a session that has ended, once. Call with every snapshot seen. */
 void refit_health_observe(struct refit_health_totals *totals, const struct refit_session_snapshot *session);
+/* Adds the last swap, once; of several between two looks the last one counts. */
+void refit_health_observe_swap(struct refit_health_totals *totals, const struct refit_bank_snapshot *bank);
+
+/* Answers by class of status, one listener's. */
+struct refit_health_http {
+    unsigned connections;
+    uint64_t answers[6]; /* [2]: 2xx */
+    uint64_t refused;    /* connections closed at once, all others being answered */
+};
 
 /* All that is known now; pointers are borrowed. */
 struct refit_health_view {
@@ -35,21 +65,23 @@ struct refit_health_view {
     uint64_t ready_min_version;
     bool startup_needs_weights;
     int64_t loop_lag_ns; /* how late the event loop's tick was, the worst of the last minute */
-    unsigned control_connections, admin_connections;
+    struct refit_health_http control, admin;
+    uint64_t log_lines_lost;
+    int64_t now_ms;       /* wall clock, since the epoch */
     const char *software; /* "0.1.0" */
 };
 
 struct refit_health_verdict {
     bool ok;
     uint64_t version; /* served now; 0: none */
-    json_t *body;     /* new; NULL when out of memory */
+    json_t *body;     /* new; NULL when out of memory. "checks" says what was looked at, passed or not. */
 };
 struct refit_health_verdict refit_health_live(const struct refit_health_view *view);
 struct refit_health_verdict refit_health_started(const struct refit_health_view *view);
 struct refit_health_verdict refit_health_ready(const struct refit_health_view *view);
 
-/* Prometheus text format 0.0.4. False when the buffer's ceiling or memory forbids. */
-bool refit_health_metrics(const struct refit_health_view *view, struct refit_buf *out);
+/* docs/metrics.md, as Prometheus text 0.0.4 or OpenMetrics 1.0. False when the buffer's ceiling or memory forbids. */
+bool refit_health_metrics(const struct refit_health_view *view, bool openmetrics, struct refit_buf *out);
 
 /* The objects of docs/api.md; new, NULL when out of memory. */
 json_t *refit_health_session_json(const struct refit_session_snapshot *session);
@@ -60,7 +92,7 @@ bool refit_health_is_terminal(enum refit_phase phase);
 bool refit_health_is_retryable(enum refit_status status); /* the same request may succeed later */
 
 struct refit_health_process {
-    uint64_t resident_bytes;
+    uint64_t resident_bytes, virtual_bytes, threads;
     double cpu_seconds;
     uint64_t open_fds, max_fds;
     double start_time_seconds; /* since the epoch */

@@ -1,172 +1,210 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Prometheus text. Labels are bounded: phases, statuses, slot numbers; a digest appears once, in an _info metric.
+ * The families of docs/metrics.md. Labels are bounded: phases, statuses, paths, slot numbers; texts and digests are labels of
+ * _info metrics only, which have one sample each.
  */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "health/health.h"
+#include "health/exposition.h"
 
-static void family(struct refit_buf *out, const char *name, const char *type, const char *help)
+#define GAUGE REFIT_METRIC_GAUGE
+#define COUNTER REFIT_METRIC_COUNTER
+#define LABELS(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static void whole(struct refit_exposition *x, enum refit_metric_type type, const char *name, const char *help, uint64_t value)
 {
-    refit_buf_printf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+    refit_exposition_whole(x, type, name, help, value);
 }
 
-static void whole(struct refit_buf *out, const char *name, const char *type, const char *help, uint64_t value)
-{
-    family(out, name, type, help);
-    refit_buf_printf(out, "%s %" PRIu64 "\n", name, value);
-}
-
-static void real(struct refit_buf *out, const char *name, const char *type, const char *help, double value)
-{
-    family(out, name, type, help);
-    refit_buf_printf(out, "%s %.12g\n", name, value);
-}
-
-/* Label values: backslash, quote and newline are escaped. */
-static const char *quoted(const char *text, char out[static 192])
-{
-    size_t n = 0;
-    for (; *text && n + 3 < 192; text++) {
-        if (*text == '\\' || *text == '"')
-            out[n++] = '\\';
-        out[n++] = *text == '\n' ? ' ' : *text;
-    }
-    out[n] = '\0';
-    return out;
-}
-
-static void process_metrics(struct refit_buf *out)
+static void process_metrics(struct refit_exposition *x)
 {
     struct refit_health_process process;
     refit_health_read_process(&process);
-    real(out, "process_cpu_seconds_total", "counter", "User and system CPU time.", process.cpu_seconds);
-    whole(out, "process_resident_memory_bytes", "gauge", "Resident memory, slots included.", process.resident_bytes);
-    whole(out, "process_open_fds", "gauge", "Open file descriptors.", process.open_fds);
-    whole(out, "process_max_fds", "gauge", "Most file descriptors that may be open.", process.max_fds);
-    real(out, "process_start_time_seconds", "gauge", "Start, in seconds since the epoch.", process.start_time_seconds);
+    refit_exposition_seconds(x, COUNTER, "process_cpu_seconds", "User and system CPU time.", process.cpu_seconds);
+    whole(x, GAUGE, "process_resident_memory_bytes", "Resident memory, slots included.", process.resident_bytes);
+    whole(x, GAUGE, "process_virtual_memory_bytes", "Virtual memory.", process.virtual_bytes);
+    whole(x, GAUGE, "process_threads", "Threads.", process.threads);
+    whole(x, GAUGE, "process_open_fds", "Open file descriptors.", process.open_fds);
+    whole(x, GAUGE, "process_max_fds", "Most file descriptors that may be open.", process.max_fds);
+    refit_exposition_seconds(x, GAUGE, "process_start_time_seconds", "Start, in seconds since the epoch.",
+                             process.start_time_seconds);
 }
 
-static void own_metrics(const struct refit_health_view *view, struct refit_buf *out)
+static bool is_ready(const struct refit_health_view *view)
 {
-    family(out, "refit_build_info", "gauge", "The software's version.");
-    refit_buf_printf(out, "refit_build_info{version=\"%s\"} 1\n", view->software);
-    whole(out, "refit_started", "gauge", "1 when listeners are bound and capacity is reserved.", view->started);
-    whole(out, "refit_draining", "gauge", "1 while shutting down.", view->draining);
-    real(out, "refit_event_loop_lag_seconds", "gauge", "How late the event loop's tick was, worst of the last minute.",
-         (double)view->loop_lag_ns / 1e9);
-    family(out, "refit_http_connections", "gauge", "Open HTTP connections by listener.");
-    refit_buf_printf(out,
-                     "refit_http_connections{listener=\"control\"} %u\nrefit_http_connections{listener=\"admin\"} %u\n",
-                     view->control_connections, view->admin_connections);
+    struct refit_health_verdict verdict = refit_health_ready(view);
+    json_decref(verdict.body);
+    return verdict.ok;
 }
 
-static void version_metrics(const struct refit_receiver_snapshot *receiver, struct refit_buf *out)
+static void own_metrics(const struct refit_health_view *view, struct refit_exposition *x)
+{
+    refit_exposition_family(x, REFIT_METRIC_INFO, "refit_build", "The software's version.");
+    refit_exposition_u64(x, LABELS("version", view->software), 1);
+    whole(x, GAUGE, "refit_started", "1 when listeners are bound and capacity is reserved.", view->started);
+    whole(x, GAUGE, "refit_ready", "1 when /readyz answers 200.", is_ready(view));
+    whole(x, GAUGE, "refit_draining", "1 while shutting down.", view->draining);
+    refit_exposition_seconds(x, GAUGE, "refit_event_loop_lag_seconds",
+                             "How late the event loop's tick was, worst of the last minute.", (double)view->loop_lag_ns / 1e9);
+    whole(x, COUNTER, "refit_log_lines_lost", "Log lines dropped because standard error did not take them.",
+          view->log_lines_lost);
+}
+
+static void http_metrics(const struct refit_health_view *view, struct refit_exposition *x)
+{
+    const struct refit_health_http *const listeners[] = {&view->control, &view->admin};
+    static const char *const names[] = {"control", "admin"};
+    refit_exposition_family(x, GAUGE, "refit_http_connections", "Open HTTP connections by listener.");
+    for (int i = 0; i < 2; i++)
+        refit_exposition_u64(x, LABELS("listener", names[i]), listeners[i]->connections);
+    refit_exposition_family(x, COUNTER, "refit_http_connections_refused",
+                            "Connections closed at once because all others were being answered.");
+    for (int i = 0; i < 2; i++)
+        refit_exposition_u64(x, LABELS("listener", names[i]), listeners[i]->refused);
+    refit_exposition_family(x, COUNTER, "refit_http_answers", "HTTP answers by listener and class of status.");
+    for (int i = 0; i < 2; i++)
+        for (int class = 2; class < 6; class ++) {
+            char code[] = {(char)('0' + class), 'x', 'x', '\0'};
+            refit_exposition_u64(x, LABELS("listener", names[i], "code", code), listeners[i]->answers[class]);
+        }
+}
+
+static void version_metrics(const struct refit_receiver_snapshot *receiver, struct refit_exposition *x)
 {
     const struct refit_bank_snapshot *bank = &receiver->bank;
-    const struct refit_version none = {0};
-    const struct refit_version *version = bank->active < bank->slots ? &bank->slot[bank->active].version : &none;
-    char label[192], digest[192];
-    whole(out, "refit_version", "gauge", "Version served now; 0: none.", version->version);
-    family(out, "refit_weights_info", "gauge", "What is served now: label, digest, layout.");
-    refit_buf_printf(out, "refit_weights_info{label=\"%s\",digest=\"%s\",layout=\"%s\",protection=\"%s\"} 1\n",
-                     quoted(version->label, label), quoted(version->digest, digest), receiver->layout,
-                     refit_protection_name(bank->protection));
-    whole(out, "refit_model_bytes", "gauge", "Bytes of the model served here, each tensor once.",
-          receiver->model_bytes);
-    whole(out, "refit_rollback_available", "gauge", "1 when the version before is retained.", bank->rollback_available);
-    whole(out, "refit_held", "gauge", "1 while a rollback holds newer versions off.", receiver->held);
-    whole(out, "refit_quarantined_digests", "gauge", "Model digests in quarantine.", receiver->quarantined);
-    whole(out, "refit_lead_epoch", "gauge", "Epoch issued last.", receiver->epoch);
+    const struct refit_bank_slot none = {0};
+    const struct refit_bank_slot *slot = bank->active < bank->slots ? &bank->slot[bank->active] : &none;
+    char number[24];
+    snprintf(number, sizeof number, "%" PRIu64, slot->version.version);
+    whole(x, GAUGE, "refit_version", "Version served now; 0: none.", slot->version.version);
+    refit_exposition_family(x, REFIT_METRIC_INFO, "refit_weights", "What is served now: version, label, digest, layout.");
+    refit_exposition_u64(x, LABELS("version", number, "label", slot->version.label, "digest", slot->version.digest, "layout",
+                                   receiver->layout, "protection", refit_protection_name(bank->protection)), 1);
+    refit_exposition_seconds(x, GAUGE, "refit_version_since_timestamp_seconds",
+                             "When the version served now became active, in seconds since the epoch; 0: none.",
+                             (double)slot->since_ms / 1e3);
+    whole(x, GAUGE, "refit_model_bytes", "Bytes of the model served here, each tensor once.", receiver->model_bytes);
+    whole(x, GAUGE, "refit_rollback_available", "1 when the version before is retained.", bank->rollback_available);
+    whole(x, GAUGE, "refit_held", "1 while a rollback holds newer versions off.", receiver->held);
+    whole(x, GAUGE, "refit_quarantined_digests", "Model digests in quarantine.", receiver->quarantined);
+    whole(x, GAUGE, "refit_lead_epoch", "Epoch issued last.", receiver->epoch);
 }
 
-static void slot_metrics(const struct refit_bank_snapshot *bank, struct refit_buf *out)
+static double pin_age_s(const struct refit_bank_snapshot *bank, uint32_t slot, int64_t now_ms)
 {
-    family(out, "refit_slots", "gauge", "Slots by state.");
+    const struct refit_bank_slot *s = &bank->slot[slot];
+    bool old = slot != bank->active && s->pins > 0;
+    return old && now_ms > s->since_ms ? (double)(now_ms - s->since_ms) / 1e3 : 0;
+}
+
+static void pin_metrics(const struct refit_bank_snapshot *bank, int64_t now_ms, struct refit_exposition *x)
+{
+    char number[16];
+    refit_exposition_family(x, GAUGE, "refit_slot_pins",
+                            "Pins held on a slot, over all ranks; pins of the latest version are not counted.");
+    for (uint32_t i = 0; i < bank->slots; i++) {
+        snprintf(number, sizeof number, "%" PRIu32, i);
+        refit_exposition_u64(x, LABELS("slot", number), bank->slot[i].pins);
+    }
+    refit_exposition_family(x, GAUGE, "refit_slot_pin_age_seconds",
+                            "How long a slot has been pinned since its version stopped being the one served; 0: not pinned.");
+    for (uint32_t i = 0; i < bank->slots; i++) {
+        snprintf(number, sizeof number, "%" PRIu32, i);
+        refit_exposition_real(x, LABELS("slot", number), pin_age_s(bank, i, now_ms));
+    }
+}
+
+static void slot_metrics(const struct refit_bank_snapshot *bank, struct refit_exposition *x)
+{
+    refit_exposition_family(x, GAUGE, "refit_slots", "Slots by state.");
     for (int state = REFIT_SLOT_FREE; state <= REFIT_SLOT_RETAINED; state++) {
         unsigned count = 0;
         for (uint32_t i = 0; i < bank->slots; i++)
             count += (int)bank->slot[i].state == state;
-        refit_buf_printf(out, "refit_slots{state=\"%s\"} %u\n", refit_slot_state_name((enum refit_slot_state)state),
-                         count);
+        refit_exposition_u64(x, LABELS("state", refit_slot_state_name((enum refit_slot_state)state)), count);
     }
-    family(out, "refit_slot_pins", "gauge",
-           "Pins held on a slot, over all ranks; pins of the latest version are not counted.");
-    for (uint32_t i = 0; i < bank->slots; i++)
-        refit_buf_printf(out, "refit_slot_pins{slot=\"%" PRIu32 "\"} %" PRIu64 "\n", i, bank->slot[i].pins);
-    whole(out, "refit_slot_capacity_bytes", "gauge", "Bytes of one slot on one rank.", bank->slot_bytes);
-    whole(out, "refit_ranks", "gauge", "Engine ranks of this replica.", bank->ranks);
-    whole(out, "refit_ranks_attached", "gauge", "Engine ranks attached now.", bank->attached);
-    whole(out, "refit_swaps_total", "counter", "Swaps, rollbacks included.", bank->swaps);
-    whole(out, "refit_rollbacks_total", "counter", "Rollbacks.", bank->rollbacks);
-    whole(out, "refit_readers_died_total", "counter", "Engine processes that died while attached.", bank->readers_died);
-    real(out, "refit_last_swap_seconds", "gauge", "Duration of the last swap: first rank shown to leader flipped.",
-         (double)bank->last_swap_ns / 1e9);
+    whole(x, GAUGE, "refit_slot_capacity_bytes", "Bytes of one slot on one rank.", bank->slot_bytes);
+    whole(x, GAUGE, "refit_ranks", "Engine ranks of this replica.", bank->ranks);
+    whole(x, GAUGE, "refit_ranks_attached", "Engine ranks attached now.", bank->attached);
+    whole(x, COUNTER, "refit_swaps", "Swaps, rollbacks included.", bank->swaps);
+    whole(x, COUNTER, "refit_rollbacks", "Rollbacks.", bank->rollbacks);
+    whole(x, COUNTER, "refit_readers_died", "Engine processes that died while attached.", bank->readers_died);
 }
 
-static void refit_metrics(const struct refit_receiver_snapshot *receiver, struct refit_buf *out)
+static void refit_metrics(const struct refit_receiver_snapshot *receiver, struct refit_exposition *x)
 {
-    family(out, "refit_refits_total", "counter", "Refits that ended, by outcome and reason.");
-    refit_buf_printf(out, "refit_refits_total{outcome=\"committed\",reason=\"\"} %" PRIu64 "\n", receiver->committed);
+    refit_exposition_family(x, COUNTER, "refit_refits", "Refits that ended, by outcome and reason.");
+    refit_exposition_u64(x, LABELS("outcome", "committed", "reason", ""), receiver->committed);
     for (int status = REFIT_INVALID; status <= REFIT_SYSTEM; status++)
-        refit_buf_printf(out, "refit_refits_total{outcome=\"aborted\",reason=\"%s\"} %" PRIu64 "\n",
-                         refit_status_name((enum refit_status)status), receiver->aborted_by[status]);
-    whole(out, "refit_refits_superseded_total", "counter", "Aborted refits that a newer publish replaced.",
-          receiver->superseded);
-    whole(out, "refit_landed_bytes_total", "counter", "Bytes landed in slots and verified.", receiver->bytes_landed);
-    whole(out, "refit_plan_cache_hits_total", "counter", "Plans found in the cache.", receiver->plan_hits);
-    whole(out, "refit_plan_cache_misses_total", "counter", "Plans that had to be made.", receiver->plan_misses);
+        refit_exposition_u64(x, LABELS("outcome", "aborted", "reason", refit_status_name((enum refit_status)status)),
+                             receiver->aborted_by[status]);
+    whole(x, COUNTER, "refit_refits_superseded", "Aborted refits that a newer publish replaced.", receiver->superseded);
+    whole(x, COUNTER, "refit_landed_bytes", "Bytes landed in slots and verified.", receiver->bytes_landed);
+    whole(x, COUNTER, "refit_plan_cache_hits", "Plans found in the cache.", receiver->plan_hits);
+    whole(x, COUNTER, "refit_plan_cache_misses", "Plans that had to be made.", receiver->plan_misses);
 }
 
-static void total_metrics(const struct refit_health_totals *totals, struct refit_buf *out)
+static void byte_totals(const struct refit_health_totals *totals, struct refit_exposition *x)
 {
-    whole(out, "refit_needed_bytes_total", "counter", "Bytes that the plans of ended refits asked for.",
-          totals->bytes_needed);
-    whole(out, "refit_moved_bytes_total", "counter", "Payload that ended refits moved, retries included.",
-          totals->payload_bytes);
-    whole(out, "refit_wire_bytes_total", "counter", "Bytes on the wire with framing, of ended refits.",
-          totals->wire_bytes);
-    whole(out, "refit_copied_bytes_total", "counter", "Payload of ended refits that took an extra copy.",
-          totals->copied_bytes);
-    family(out, "refit_phase_seconds_total", "counter", "Time that ended refits spent, by phase.");
+    whole(x, COUNTER, "refit_needed_bytes", "Bytes that the plans of ended refits asked for.", totals->bytes_needed);
+    refit_exposition_family(x, COUNTER, "refit_moved_bytes", "Payload that ended refits moved, retries included, by path.");
+    for (int i = 0; i < REFIT_HEALTH_PATHS; i++)
+        refit_exposition_u64(x, LABELS("transport", refit_health_path_name((enum refit_health_path)i)),
+                             totals->payload_bytes[i]);
+    whole(x, COUNTER, "refit_wire_bytes", "Bytes on the wire with framing, of ended refits.", totals->wire_bytes);
+    whole(x, COUNTER, "refit_copied_bytes", "Payload of ended refits that took an extra copy.", totals->copied_bytes);
+    refit_exposition_family(x, COUNTER, "refit_refits_by_transport", "Refits that ended, by the path their bytes took.");
+    for (int i = 0; i < REFIT_HEALTH_PATHS; i++)
+        refit_exposition_u64(x, LABELS("transport", refit_health_path_name((enum refit_health_path)i)), totals->refits[i]);
+}
+
+static void time_totals(const struct refit_health_totals *totals, struct refit_exposition *x)
+{
+    refit_exposition_family(x, REFIT_METRIC_HISTOGRAM, "refit_phase_duration_seconds",
+                            "Time that ended refits spent in a phase they were in.");
     for (int i = REFIT_PHASE_REQUESTED; i < REFIT_PHASE_COMMITTED; i++)
-        refit_buf_printf(out, "refit_phase_seconds_total{phase=\"%s\"} %.9g\n", refit_phase_name((enum refit_phase)i),
-                         (double)totals->phase_ns[i] / 1e9);
+        refit_exposition_histogram(x, "phase", refit_phase_name((enum refit_phase)i), &totals->phase[i]);
+    refit_exposition_family(x, REFIT_METRIC_HISTOGRAM, "refit_duration_seconds", "Time from request to end of a refit.");
+    refit_exposition_histogram(x, "outcome", "committed", &totals->duration[0]);
+    refit_exposition_histogram(x, "outcome", "aborted", &totals->duration[1]);
+    refit_exposition_family(x, REFIT_METRIC_HISTOGRAM, "refit_swap_duration_seconds",
+                            "Duration of a swap: first rank shown to leader flipped.");
+    refit_exposition_histogram(x, NULL, NULL, &totals->swap);
 }
 
-static void session_metrics(const struct refit_session_snapshot *session, struct refit_buf *out)
+static void session_metrics(const struct refit_session_snapshot *session, struct refit_exposition *x)
 {
-    char transport[192];
-    family(out, "refit_phase", "gauge", "1 for the phase of the running or latest refit.");
+    refit_exposition_family(x, GAUGE, "refit_phase", "1 for the phase of the running or latest refit.");
     for (int i = REFIT_PHASE_REQUESTED; i < REFIT_PHASE_COUNT; i++)
-        refit_buf_printf(out, "refit_phase{phase=\"%s\"} %d\n", refit_phase_name((enum refit_phase)i),
-                         (int)session->phase == i);
-    whole(out, "refit_target_version", "gauge", "Version of the running or latest refit.", session->version);
-    whole(out, "refit_target_bytes", "gauge", "Bytes the running or latest refit needs.", session->bytes_due);
-    whole(out, "refit_target_done_bytes", "gauge", "Bytes of it that have landed and are verified.",
-          session->bytes_done);
-    family(out, "refit_transport_info", "gauge", "The path of the running or latest refit.");
-    refit_buf_printf(out, "refit_transport_info{transport=\"%s\"} 1\n", quoted(session->transport, transport));
-    family(out, "refit_phase_seconds", "gauge", "Time that the running or latest refit spent, by phase.");
-    for (int i = REFIT_PHASE_REQUESTED; i < REFIT_PHASE_COMMITTED; i++)
-        refit_buf_printf(out, "refit_phase_seconds{phase=\"%s\"} %.9g\n", refit_phase_name((enum refit_phase)i),
-                         (double)session->phase_ns[i] / 1e9);
+        refit_exposition_u64(x, LABELS("phase", refit_phase_name((enum refit_phase)i)), (int)session->phase == i);
+    whole(x, GAUGE, "refit_running", "1 while a refit runs.", !refit_health_is_terminal(session->phase));
+    whole(x, GAUGE, "refit_target_version", "Version of the running or latest refit.", session->version);
+    whole(x, GAUGE, "refit_target_bytes", "Bytes the running or latest refit needs.", session->bytes_due);
+    whole(x, GAUGE, "refit_target_done_bytes", "Bytes of it that have landed and are verified.", session->bytes_done);
+    refit_exposition_family(x, REFIT_METRIC_INFO, "refit_transport", "The path of the running or latest refit.");
+    refit_exposition_u64(x, LABELS("transport", session->transport), 1);
 }
 
-bool refit_health_metrics(const struct refit_health_view *view, struct refit_buf *out)
+bool refit_health_metrics(const struct refit_health_view *view, bool openmetrics, struct refit_buf *out)
 {
-    own_metrics(view, out);
+    struct refit_exposition x = {.out = out, .openmetrics = openmetrics};
+    own_metrics(view, &x);
+    http_metrics(view, &x);
     if (view->receiver) {
-        version_metrics(view->receiver, out);
-        slot_metrics(&view->receiver->bank, out);
-        refit_metrics(view->receiver, out);
+        version_metrics(view->receiver, &x);
+        slot_metrics(&view->receiver->bank, &x);
+        pin_metrics(&view->receiver->bank, view->now_ms, &x);
+        refit_metrics(view->receiver, &x);
     }
-    if (view->totals)
-        total_metrics(view->totals, out);
+    if (view->totals) {
+        byte_totals(view->totals, &x);
+        time_totals(view->totals, &x);
+    }
     if (view->session)
-        session_metrics(view->session, out);
-    process_metrics(out);
+        session_metrics(view->session, &x);
+    process_metrics(&x);
+    refit_exposition_end(&x);
     return !out->failed;
 }

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The three probes: each is a list of checks, and holds when all of them do.
+ */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,35 +15,49 @@ static const struct refit_bank_slot *served(const struct refit_health_view *view
     return &view->receiver->bank.slot[view->receiver->bank.active];
 }
 
-__attribute__((format(printf, 2, 3))) static void reason(json_t *reasons, const char *format, ...)
+struct checks {
+    json_t *all, *reasons;
+};
+
+/* What was looked at. When it does not hold, the sentence says why. */
+__attribute__((format(printf, 4, 5)))
+static void check(struct checks *checks, const char *name, bool ok, const char *format, ...)
 {
     char text[REFIT_ERROR_TEXT_MAX + 64];
     va_list args;
+    json_array_append_new(checks->all, json_pack("{s:s, s:b}", "name", name, "ok", (int)ok));
+    if (ok)
+        return;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     json_t *value = json_string(text);
     /* Whatever the text, a reason makes the verdict: an error can carry a file name that is not UTF-8. */
-    json_array_append_new(reasons, value ? value : json_string("(a reason that is not UTF-8)"));
+    json_array_append_new(checks->reasons, value ? value : json_string("(a reason that is not UTF-8)"));
 }
 
-/* Not started: why. */
-static void startup_reasons(const struct refit_health_view *view, json_t *reasons)
+static struct checks begin(void)
+{
+    return (struct checks){json_array(), json_array()};
+}
+
+static void check_capacity(const struct refit_health_view *view, struct checks *checks)
 {
     if (view->failure)
-        reason(reasons, "can't start: %s", view->failure);
-    else if (!view->started)
-        reason(reasons, "capacity is being reserved");
+        check(checks, "capacity", false, "can't start: %s", view->failure);
+    else
+        check(checks, "capacity", view->started, "capacity is being reserved");
 }
 
-static struct refit_health_verdict verdict(const struct refit_health_view *view, json_t *reasons)
+static struct refit_health_verdict verdict(const struct refit_health_view *view, struct checks *checks)
 {
     const struct refit_bank_slot *slot = served(view);
     const struct refit_version none = {0}, *version = slot ? &slot->version : &none;
-    struct refit_health_verdict out = {.ok = reasons && json_array_size(reasons) == 0, .version = version->version};
-    out.body = json_pack("{s:s, s:o, s:s, s:s, s:s, s:o}", "status", out.ok ? "ok" : "unavailable", "version",
+    struct refit_health_verdict out = {.ok = checks->reasons && json_array_size(checks->reasons) == 0,
+                                       .version = version->version};
+    out.body = json_pack("{s:s, s:o, s:s, s:s, s:s, s:o, s:o}", "status", out.ok ? "ok" : "unavailable", "version",
                          refit_json_u64(version->version), "label", version->label, "digest", version->digest, "state",
-                         slot ? refit_slot_state_name(slot->state) : "none", "reasons", reasons);
+                         slot ? refit_slot_state_name(slot->state) : "none", "reasons", checks->reasons, "checks", checks->all);
     if (out.body) {
         json_object_set_new(out.body, "slot", slot ? json_integer(view->receiver->bank.active) : json_null());
         json_object_set_new(out.body, "since_ms", json_integer(slot ? slot->since_ms : 0));
@@ -50,45 +67,42 @@ static struct refit_health_verdict verdict(const struct refit_health_view *view,
 
 struct refit_health_verdict refit_health_live(const struct refit_health_view *view)
 {
-    return verdict(view, json_array());
+    struct checks checks = begin();
+    check(&checks, "loop", true, "this answer is the proof");
+    return verdict(view, &checks);
 }
 
 struct refit_health_verdict refit_health_started(const struct refit_health_view *view)
 {
-    json_t *reasons = json_array();
-    startup_reasons(view, reasons);
-    if (view->startup_needs_weights && !served(view))
-        reason(reasons, "no version is served yet, and --startup-needs-weights asks for one");
-    return verdict(view, reasons);
+    struct checks checks = begin();
+    check_capacity(view, &checks);
+    if (view->startup_needs_weights)
+        check(&checks, "version", served(view), "no version is served yet, and --startup-needs-weights asks for one");
+    return verdict(view, &checks);
 }
 
-static void rank_reasons(const struct refit_bank_snapshot *bank, json_t *reasons)
-{
-    if (bank->attached < bank->ranks)
-        reason(reasons, "%" PRIu32 " of %" PRIu32 " engine ranks are attached", bank->attached, bank->ranks);
-}
-
-static void weight_reasons(const struct refit_health_view *view, json_t *reasons)
+static void check_version(const struct refit_health_view *view, struct checks *checks)
 {
     const struct refit_bank_slot *slot = served(view);
-    if (!slot && view->receiver->bank.adopting)
-        reason(reasons, "waiting for engines to hand their slots back after a restart");
-    else if (!slot)
-        reason(reasons, "no version is served yet");
-    else if (slot->version.version < view->ready_min_version)
-        reason(reasons, "version %" PRIu64 " is served, at least %" PRIu64 " is asked for", slot->version.version,
-               view->ready_min_version);
+    check(checks, "version", slot, "%s",
+          view->receiver->bank.adopting ? "waiting for engines to hand their slots back after a restart"
+                                        : "no version is served yet");
+    if (slot && view->ready_min_version)
+        check(checks, "minimum-version", slot->version.version >= view->ready_min_version,
+              "version %" PRIu64 " is served, at least %" PRIu64 " is asked for", slot->version.version,
+              view->ready_min_version);
 }
 
 struct refit_health_verdict refit_health_ready(const struct refit_health_view *view)
 {
-    json_t *reasons = json_array();
-    startup_reasons(view, reasons);
-    if (view->draining)
-        reason(reasons, "shutting down");
+    struct checks checks = begin();
+    check_capacity(view, &checks);
+    check(&checks, "not-draining", !view->draining, "shutting down");
     if (view->receiver) {
-        rank_reasons(&view->receiver->bank, reasons);
-        weight_reasons(view, reasons);
+        const struct refit_bank_snapshot *bank = &view->receiver->bank;
+        check(&checks, "engines", bank->attached >= bank->ranks, "%" PRIu32 " of %" PRIu32 " engine ranks are attached",
+              bank->attached, bank->ranks);
+        check_version(view, &checks);
     }
-    return verdict(view, reasons);
+    return verdict(view, &checks);
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that a task needs and that are missing. Says what, before it does.
-#   scripts/setup.sh build|demo|fuzz
+#   scripts/setup.sh build|demo|fuzz|tools
 set -euo pipefail
 
 build="gcc libc6-dev cmake ninja-build pkg-config libevent-dev libjansson-dev libssl-dev libcmocka-dev python3 curl iproute2"
@@ -8,7 +8,9 @@ case ${1:-build} in
   build) packages=$build ;;
   demo) packages="$build python3-pip" ;;
   fuzz) packages="$build clang llvm $(apt-cache depends clang 2>/dev/null | sed -n 's/.*Depends: clang-\([0-9]*\)$/libclang-rt-\1-dev/p' | head -1)" ;;
-  *) echo "setup.sh: unknown task '$1': expected build, demo or fuzz" >&2; exit 2 ;;
+  # What single tests drive, and skip without: promtool and a parser of metrics; a browser for the page.
+  tools) packages="prometheus python3-prometheus-client chromium fonts-dejavu-core" ;;
+  *) echo "setup.sh: unknown task '$1': expected build, demo, fuzz or tools" >&2; exit 2 ;;
 esac
 
 command -v dpkg-query >/dev/null || {

@@ -183,6 +183,8 @@ static int apply_header(struct slice name, struct slice value, struct refit_http
             return 400;
     } else if (is(name, "if-none-match")) {
         read_entity_tag(value, out);
+    } else if (is(name, "accept")) {
+        copy(out->accept, sizeof out->accept, value);
     }
     return 0;
 }
@@ -266,4 +268,51 @@ bool refit_http_query_u64(const char *query, const char *key, uint64_t max, uint
             return decimal(pair, max, out);
     }
     return true;
+}
+
+bool refit_http_query_has(const char *query, const char *key)
+{
+    struct slice rest = {query, strlen(query)}, pair, name;
+    bool more = rest.len > 0;
+    while (more) {
+        more = take_until(&rest, '&', &pair);
+        if (!more)
+            pair = rest;
+        if (!take_until(&pair, '=', &name))
+            name = pair;
+        if (is(name, key))
+            return true;
+    }
+    return false;
+}
+
+/* The parameters of a media range hold "q=0", "q=0." or "q=0.000". */
+static bool is_excluded(struct slice parameters)
+{
+    struct slice one;
+    bool more = true;
+    while (more) {
+        more = take_until(&parameters, ';', &one);
+        one = trimmed(more ? one : parameters);
+        if (one.len >= 3 && strncasecmp(one.at, "q=0", 3) == 0 && strspn(one.at + 3, ".0") >= one.len - 3)
+            return true;
+    }
+    return false;
+}
+
+bool refit_http_accepts(const char *accept, const char *type)
+{
+    struct slice rest = {accept, strlen(accept)}, range, name;
+    bool more = rest.len > 0;
+    while (more) {
+        more = take_until(&rest, ',', &range);
+        if (!more)
+            range = rest;
+        bool has_parameters = take_until(&range, ';', &name);
+        if (!has_parameters)
+            name = range;
+        if (is(trimmed(name), type))
+            return !has_parameters || !is_excluded(range);
+    }
+    return false;
 }

@@ -26,6 +26,7 @@ struct refit_http_head {
     bool cross_site;        /* an Origin header: a browser sends it on behalf of a page */
     uint64_t last_event_id; /* 0: none */
     char if_none_match[96]; /* without its quotes; empty: none */
+    char accept[256];       /* empty: none, or too long to be of interest */
 };
 
 /* Where the head in `data` ends: the offset behind its empty line; 0 while it is not complete. */
@@ -38,5 +39,10 @@ int refit_http_head_parse(const char *data, size_t len, struct refit_http_head *
 /* A whole number among the parameters of a query ("after=12&wait_ms=100"); false when it is there and is none, or is
  * larger than `max`. *out stays as it is when the parameter is missing. */
 bool refit_http_query_u64(const char *query, const char *key, uint64_t max, uint64_t *out);
+/* Whether a parameter is there: "verbose" in "verbose" and in "a=1&verbose=1". */
+bool refit_http_query_has(const char *query, const char *key);
+
+/* Whether an Accept header names that media type with a weight above 0. Wildcards don't count. */
+bool refit_http_accepts(const char *accept, const char *type);
 
 #endif

@@ -52,6 +52,7 @@ struct refit_httpd {
     struct event *listen_again;
     struct connection *connections;
     unsigned count;
+    uint64_t refused;
     uint64_t bodies; /* reserved now */
     uint16_t port;
 };
@@ -440,6 +441,7 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
         refit_log_limited(REFIT_LOG_WARN, "connection refused: too many are being answered",
                           refit_log_text("listener", server->config.name), refit_log_u64("connections", server->count),
                           refit_log_u64("max", server->config.connections_max));
+        server->refused++;
         evutil_closesocket(fd);
         return;
     }
@@ -529,4 +531,9 @@ uint16_t refit_httpd_port(const struct refit_httpd *server)
 unsigned refit_httpd_connections(const struct refit_httpd *server)
 {
     return server->count;
+}
+
+uint64_t refit_httpd_refused(const struct refit_httpd *server)
+{
+    return server->refused;
 }

@@ -64,6 +64,7 @@ REFIT_MUST_CHECK enum refit_status refit_httpd_start(struct event_base *base, co
 void refit_httpd_stop(struct refit_httpd *server);
 uint16_t refit_httpd_port(const struct refit_httpd *server);
 unsigned refit_httpd_connections(const struct refit_httpd *server);
+uint64_t refit_httpd_refused(const struct refit_httpd *server); /* closed at once: all others were being answered */
 
 /* Sends the answer and ends the exchange. Steals the reply's memory. */
 void refit_exchange_reply(struct refit_exchange *exchange, struct refit_reply *reply);

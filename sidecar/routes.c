@@ -44,6 +44,7 @@ struct refit_routes {
     const struct refit_route *table;
     size_t len;
     bool admin;
+    uint64_t answers[6]; /* by class of status */
 };
 
 /* A request on its way through a worker. */
@@ -233,6 +234,7 @@ static void on_request(void *context, struct refit_exchange *exchange)
 static void on_reply(void *context, struct refit_reply *reply)
 {
     struct refit_routes *routes = context;
+    routes->answers[reply->status / 100 % 6]++;
     if (routes->sidecar->receiver)
         refit_reply_header(reply, "Refit-Instance", "%s", refit_receiver_instance(routes->sidecar->receiver));
 }
@@ -244,7 +246,7 @@ enum refit_status refit_routes_create(struct refit_sidecar *sidecar, const struc
     struct refit_routes *routes = calloc(1, sizeof *routes);
     if (!routes)
         return refit_fail_alloc(err, "routes", sizeof *routes);
-    *routes = (struct refit_routes){sidecar, table, len, admin};
+    *routes = (struct refit_routes){.sidecar = sidecar, .table = table, .len = len, .admin = admin};
     config->on_head = on_head;
     config->on_request = on_request;
     config->on_reply = on_reply;
@@ -256,4 +258,9 @@ enum refit_status refit_routes_create(struct refit_sidecar *sidecar, const struc
 void refit_routes_destroy(struct refit_routes *routes)
 {
     free(routes);
+}
+
+const uint64_t *refit_routes_answers(const struct refit_routes *routes)
+{
+    return routes->answers;
 }

@@ -45,6 +45,8 @@ REFIT_MUST_CHECK enum refit_status refit_routes_create(struct refit_sidecar *sid
                                                        size_t len, bool admin, struct refit_httpd_config *config,
                                                        struct refit_routes **out, struct refit_error *err);
 void refit_routes_destroy(struct refit_routes *routes);
+/* Answers sent so far by class of status: [2] counts 2xx. */
+const uint64_t *refit_routes_answers(const struct refit_routes *routes);
 
 /* events.c: requests that wait for a refit to change. */
 void refit_watch_begin(struct refit_sidecar *sidecar, struct refit_exchange *exchange, const char *id, bool events);

@@ -40,6 +40,15 @@ static void wake(void *context)
     (void)written;
 }
 
+static void look_at_http(const struct refit_httpd *server, const struct refit_routes *routes, struct refit_health_http *out)
+{
+    if (!server)
+        return;
+    out->connections = refit_httpd_connections(server);
+    out->refused = refit_httpd_refused(server);
+    memcpy(out->answers, refit_routes_answers(routes), sizeof out->answers);
+}
+
 void refit_sidecar_look(struct refit_sidecar *sidecar, struct refit_snapshots *out)
 {
     const struct refit_config *config = sidecar->config;
@@ -51,10 +60,12 @@ void refit_sidecar_look(struct refit_sidecar *sidecar, struct refit_snapshots *o
         .ready_min_version = config->ready_min_version,
         .startup_needs_weights = config->startup_needs_weights,
         .loop_lag_ns = sidecar->lag_ns,
-        .control_connections = sidecar->control ? refit_httpd_connections(sidecar->control) : 0,
-        .admin_connections = sidecar->admin ? refit_httpd_connections(sidecar->admin) : 0,
+        .log_lines_lost = refit_log_lost(),
+        .now_ms = refit_clock_wall_ms(),
         .software = REFIT_VERSION,
     };
+    look_at_http(sidecar->control, sidecar->control_routes, &out->view.control);
+    look_at_http(sidecar->admin, sidecar->admin_routes, &out->view.admin);
     if (!sidecar->receiver)
         return;
     refit_receiver_read(sidecar->receiver, &out->receiver);
@@ -94,6 +105,7 @@ static void note_session(struct refit_sidecar *sidecar, const struct refit_sessi
 static void serve_change(struct refit_sidecar *sidecar, const struct refit_snapshots *now)
 {
     note_active(sidecar, now);
+    refit_health_observe_swap(&sidecar->totals, &now->receiver.bank);
     if (now->view.session) {
         note_session(sidecar, now->view.session);
         sidecar->served_phase = now->session.phase;

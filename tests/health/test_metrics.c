@@ -26,6 +26,8 @@ static int set_up(void **state)
     receiver.bank.slot[0].state = REFIT_SLOT_ACTIVE;
     receiver.bank.slot[0].version.version = UINT64_MAX;
     strcpy(receiver.bank.slot[0].version.label, "a\"b\\c\nd");
+    receiver.bank.slot[0].since_ms = 12500;
+    receiver.bank.slot[1] = (struct refit_bank_slot){.state = REFIT_SLOT_RETAINED, .pins = 2, .since_ms = 40000};
     receiver.committed = 5;
     receiver.aborted_by[REFIT_PEER] = 2;
     strcpy(session.id, "r1");
@@ -37,13 +39,19 @@ static int set_up(void **state)
     return 0;
 }
 
-static const char *render(void)
+static const char *render(bool openmetrics)
 {
     struct refit_buf out;
-    const struct refit_health_view view = {
-        .started = true, .receiver = &receiver, .session = &session, .totals = &totals, .software = "0.1.0"};
+    const struct refit_health_view view = {.started = true,
+                                           .receiver = &receiver,
+                                           .session = &session,
+                                           .totals = &totals,
+                                           .admin = {.connections = 3, .answers = {[2] = 40, [5] = 1}, .refused = 2},
+                                           .log_lines_lost = 7,
+                                           .now_ms = 100000,
+                                           .software = "0.1.0"};
     refit_buf_init(&out, sizeof text - 1);
-    assert_true(refit_health_metrics(&view, &out));
+    assert_true(refit_health_metrics(&view, openmetrics, &out));
     memcpy(text, out.data, out.len);
     text[out.len] = '\0';
     refit_buf_release(&out);
@@ -61,20 +69,71 @@ static void assert_line(const char *line)
 static void values_are_those_of_the_snapshots(void **state)
 {
     refit_health_observe(&totals, &session);
-    render();
+    render(false);
     assert_line("refit_version 18446744073709551615");
+    assert_line("refit_version_since_timestamp_seconds 12.5");
     assert_line("refit_refits_total{outcome=\"committed\",reason=\"\"} 5");
     assert_line("refit_refits_total{outcome=\"aborted\",reason=\"peer\"} 2");
     assert_line("refit_slots{state=\"active\"} 1");
-    assert_line("refit_slots{state=\"free\"} 1");
+    assert_line("refit_slots{state=\"retained\"} 1");
     assert_line("refit_ranks_attached 1");
+    assert_line("refit_ready 0");
     assert_line("refit_swaps_total 3");
     assert_line("refit_needed_bytes_total 100");
-    assert_line("refit_moved_bytes_total 120");
-    assert_line("refit_phase_seconds_total{phase=\"transfer\"} 1.5");
+    assert_line("refit_moved_bytes_total{transport=\"tcp\"} 120");
+    assert_line("refit_moved_bytes_total{transport=\"other\"} 0");
+    assert_line("refit_refits_by_transport_total{transport=\"tcp\"} 1");
     assert_line("refit_phase{phase=\"committed\"} 1");
+    assert_line("refit_running 0");
     assert_line("refit_transport_info{transport=\"tcp\"} 1");
-    assert_non_null(strstr(text, "label=\"a\\\"b\\\\c d\""));
+    assert_line("refit_http_connections{listener=\"admin\"} 3");
+    assert_line("refit_http_connections_refused_total{listener=\"admin\"} 2");
+    assert_line("refit_http_answers_total{listener=\"admin\",code=\"2xx\"} 40");
+    assert_line("refit_log_lines_lost_total 7");
+    assert_non_null(strstr(text, "refit_weights_info{version=\"18446744073709551615\",label=\"a\\\"b\\\\c\\nd\","));
+}
+
+static void a_pin_on_a_version_no_longer_served_has_an_age(void **state)
+{
+    render(false);
+    assert_line("refit_slot_pins{slot=\"1\"} 2");
+    assert_line("refit_slot_pin_age_seconds{slot=\"1\"} 60");
+    assert_line("refit_slot_pin_age_seconds{slot=\"0\"} 0");
+    receiver.bank.slot[1].pins = 0;
+    render(false);
+    assert_line("refit_slot_pin_age_seconds{slot=\"1\"} 0");
+}
+
+static void times_of_ended_refits_are_histograms_by_phase(void **state)
+{
+    session.phase_ns[REFIT_PHASE_PREFLIGHT] = 1000000; /* on a bound: counts as below it */
+    refit_health_observe(&totals, &session);
+    receiver.bank.last_swap_ns = 2000000;
+    refit_health_observe_swap(&totals, &receiver.bank);
+    refit_health_observe_swap(&totals, &receiver.bank);
+    render(false);
+    assert_line("refit_phase_duration_seconds_bucket{phase=\"transfer\",le=\"1.0\"} 0");
+    assert_line("refit_phase_duration_seconds_bucket{phase=\"transfer\",le=\"2.5\"} 1");
+    assert_line("refit_phase_duration_seconds_bucket{phase=\"transfer\",le=\"+Inf\"} 1");
+    assert_line("refit_phase_duration_seconds_sum{phase=\"transfer\"} 1.5");
+    assert_line("refit_phase_duration_seconds_bucket{phase=\"preflight\",le=\"0.001\"} 1");
+    assert_line("refit_phase_duration_seconds_count{phase=\"verify\"} 0");
+    assert_line("refit_duration_seconds_count{outcome=\"committed\"} 1");
+    assert_line("refit_duration_seconds_sum{outcome=\"committed\"} 1.501");
+    assert_line("refit_swap_duration_seconds_bucket{le=\"0.005\"} 1");
+    assert_line("refit_swap_duration_seconds_count 1");
+    struct refit_health_histogram long_one = {0};
+    refit_health_histogram_add(&long_one, INT64_C(400000000000)); /* beyond all bounds */
+    assert_int_equal(long_one.bucket[REFIT_HEALTH_BUCKETS - 1], 0);
+    assert_int_equal(long_one.count, 1);
+}
+
+static void an_unknown_path_is_other(void **state)
+{
+    strcpy(session.transport, "carrier-pigeon");
+    refit_health_observe(&totals, &session);
+    render(false);
+    assert_line("refit_moved_bytes_total{transport=\"other\"} 120");
 }
 
 static void a_refit_is_counted_once_and_only_at_its_end(void **state)
@@ -91,40 +150,85 @@ static void a_refit_is_counted_once_and_only_at_its_end(void **state)
     assert_int_equal(totals.bytes_needed, 200);
 }
 
+static bool ends_in(const char *name, const char *end)
+{
+    return strlen(name) > strlen(end) && strcmp(name + strlen(name) - strlen(end), end) == 0;
+}
+
 /* Every sample follows a HELP and a TYPE of its own family, each family comes once, counters end in _total. */
-static void the_format_is_prometheus(void **state)
+static void the_text_format_is_prometheus(void **state)
 {
     char *save = NULL, family[128] = "", type[32] = "", seen[16384] = "", mark[160];
-    render();
+    render(false);
     for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
         if (sscanf(line, "# TYPE %127s %31s", family, type) == 2) {
             snprintf(mark, sizeof mark, " %s ", family);
             assert_null(strstr(seen, mark));
             strncat(seen, mark, sizeof seen - strlen(seen) - 1);
-            assert_int_equal(strcmp(type, "counter") == 0,
-                             strlen(family) > 6 && strcmp(family + strlen(family) - 6, "_total") == 0);
+            assert_int_equal(strcmp(type, "counter") == 0, ends_in(family, "_total"));
         } else if (*line != '#') {
-            assert_int_equal(strcspn(line, "{ "), strlen(family));
+            size_t len = strcspn(line, "{ ");
+            assert_true(strcmp(type, "histogram") == 0 ? len > strlen(family) : len == strlen(family));
             assert_memory_equal(line, family, strlen(family));
         }
     }
     assert_true(strlen(seen) > 0);
 }
 
-static void the_page_lists_every_metric(void **state)
+static void openmetrics_names_families_and_units_and_ends(void **state)
 {
-    char *page, *save = NULL, family[128], type[32], row[192];
-    size_t len;
-    struct refit_error err;
-    assert_int_equal(refit_io_read_file(HEALTH_DOC, 1 << 20, &page, &len, &err), REFIT_OK);
-    render();
-    for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
-        if (sscanf(line, "# TYPE %127s %31s", family, type) != 2)
+    render(true);
+    assert_line("# TYPE refit_swaps counter");
+    assert_line("refit_swaps_total 3");
+    assert_line("# TYPE refit_weights info");
+    assert_line("# TYPE refit_phase_duration_seconds histogram");
+    assert_line("# UNIT refit_phase_duration_seconds seconds");
+    assert_line("# UNIT refit_moved_bytes bytes");
+    assert_line("# TYPE process_cpu_seconds counter");
+    assert_true(ends_in(text, "\n# EOF\n"));
+    render(false);
+    assert_null(strstr(text, "# UNIT"));
+    assert_null(strstr(text, "# EOF"));
+}
+
+/* The labels of the samples of a family, from its first sample on: "`phase`, `le`" without le. */
+static void labels_of(const char *sample, char *out, size_t size)
+{
+    char *save = NULL, copy[1024];
+    out[0] = '\0';
+    size_t name = strcspn(sample, "{ ");
+    if (sample[name] != '{')
+        return;
+    snprintf(copy, sizeof copy, "%.*s", (int)strcspn(sample + name + 1, "\n"), sample + name + 1);
+    for (char *part = strtok_r(copy, ",", &save); part; part = strtok_r(NULL, ",", &save)) {
+        size_t len = strcspn(part, "=");
+        if (strncmp(part, "le=", 3) == 0 || part[len] != '=')
             continue;
-        snprintf(row, sizeof row, "| `%s` | %s |", family, type);
-        if (!strstr(page, row))
-            fail_msg("docs/health.md lacks the row %s", row);
+        snprintf(out + strlen(out), size - strlen(out), "%s%.*s", *out ? ", " : "", (int)len, part);
     }
+}
+
+/* As many rows as families, and each family's row says what the family says. */
+static void the_page_lists_every_metric_and_no_other(void **state)
+{
+    char *page, family[128], type[32], help[256], labels[128], row[768];
+    size_t len, families = 0, rows = 0;
+    struct refit_error err;
+    assert_int_equal(refit_io_read_file(METRICS_DOC, 1 << 20, &page, &len, &err), REFIT_OK);
+    strcpy(receiver.bank.slot[0].version.label, "step-8");
+    render(false);
+    for (const char *at = strstr(text, "# HELP "); at; at = strstr(at + 1, "\n# HELP ")) {
+        at += *at == '\n';
+        assert_int_equal(sscanf(at, "# HELP %127s %255[^\n]\n# TYPE %*s %31s", family, help, type), 3);
+        labels_of(strchr(strchr(at, '\n') + 1, '\n') + 1, labels, sizeof labels);
+        snprintf(row, sizeof row, "\n| `%s` | %s | %s | %s |\n", family, type, labels, help);
+        if (!strstr(page, row))
+            fail_msg("docs/metrics.md lacks the row%s", row);
+        families++;
+    }
+    for (const char *at = page; (at = strstr(at, "\n| `")); at++)
+        rows++;
+    assert_int_equal(rows, families);
     free(page);
 }
 
@@ -133,10 +237,10 @@ static void nothing_known_is_fine(void **state)
     struct refit_buf out;
     const struct refit_health_view view = {.software = "0.1.0"};
     refit_buf_init(&out, 1 << 16);
-    assert_true(refit_health_metrics(&view, &out));
+    assert_true(refit_health_metrics(&view, false, &out));
     refit_buf_release(&out);
     refit_buf_init(&out, 64);
-    assert_false(refit_health_metrics(&view, &out));
+    assert_false(refit_health_metrics(&view, true, &out));
     refit_buf_release(&out);
 }
 
@@ -147,8 +251,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(values_are_those_of_the_snapshots),
         TEST(a_refit_is_counted_once_and_only_at_its_end),
-        TEST(the_format_is_prometheus),
-        TEST(the_page_lists_every_metric),
+        TEST(a_pin_on_a_version_no_longer_served_has_an_age),
+        TEST(times_of_ended_refits_are_histograms_by_phase),
+        TEST(an_unknown_path_is_other),
+        TEST(the_text_format_is_prometheus),
+        TEST(openmetrics_names_families_and_units_and_ends),
+        TEST(the_page_lists_every_metric_and_no_other),
         TEST(nothing_known_is_fine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -39,6 +39,13 @@ static void assert_verdict(struct refit_health_verdict verdict, const char *why)
     if (why && !strstr(json_string_value(json_array_get(reasons, 0)), why))
         fail_msg("expected \"%s\" in \"%s\"", why, json_string_value(json_array_get(reasons, 0)));
     assert_string_equal(json_string_value(json_object_get(verdict.body, "status")), why ? "unavailable" : "ok");
+    /* What fails is among the checks, and nothing else is. */
+    size_t i, failed = 0;
+    json_t *one;
+    json_array_foreach(json_object_get(verdict.body, "checks"), i, one)
+        failed += json_is_false(json_object_get(one, "ok"));
+    assert_int_equal(failed, json_array_size(reasons));
+    assert_true(json_array_size(json_object_get(verdict.body, "checks")) > 0);
     json_decref(verdict.body);
 }
 
