@@ -29,12 +29,12 @@ REPORT = re.compile(r"ERROR: \w+Sanitizer|WARNING: ThreadSanitizer|runtime error
 class Child:
     """A process whose lines of output can be waited for."""
 
-    def __init__(self, name, command, stderr_path):
+    def __init__(self, name, command, stderr_path, stdin=subprocess.DEVNULL):
         self.name = name
         self.lines = []
         self.changed = threading.Condition()
         with open(stderr_path, "ab") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True)
+            self.process = subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=log, text=True)
         self.pump = threading.Thread(target=self._read, daemon=True)
         self.pump.start()
 

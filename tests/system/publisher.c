@@ -4,9 +4,13 @@
  *
  *   publisher LAYOUT RANK RANKS LEAD VERSIONS(comma separated) [option...] URL...
  *
+ * VERSIONS "-": told on standard input, line by line: "fill V" (answered by "filled V") writes version V's pattern, "publish V"
+ * publishes what is there.
+ *
  *   transport=tcp|local   deadline=MS   heap (ordinary memory, not shareable)   check (check_source)
  *   scribble (overwrites its weights with the next version's while a publish runs)   name=TEXT   takeover
  *   overwrite (on SIGUSR1, overwrites its weights with the next version's once, and prints "overwritten")
+ *   strategy=direct (how the bytes get to many replicas)
  *
  * One line per publish: "ok VERSION DIGEST BYTES_NEEDED BYTES_MOVED WIRE_BYTES COPIED TRANSPORT" for the first replica, or
  * "failed VERSION STATUS TEXT", then one line "replica URL OUTCOME TEXT" each. Status 0 when all were ok.
@@ -29,6 +33,7 @@ struct publisher {
     struct refit_sender_buffer *buffers;
     size_t count;
     bool heap, check, scribble, overwrite;
+    const char *strategy;
     int64_t deadline_ms;
     struct refit_sender_config config;
     _Atomic uint64_t version; /* of the last publish; other threads write what follows it */
@@ -58,6 +63,8 @@ static bool read_option(struct publisher *p, char *option)
         p->deadline_ms = atoll(option + 9);
     if (strncmp(option, "name=", 5) == 0)
         p->config.name = option + 5;
+    if (strncmp(option, "strategy=", 9) == 0)
+        p->strategy = option + 9;
     return strncmp(option, "http://", 7) != 0;
 }
 
@@ -113,7 +120,6 @@ static int publish(struct publisher *p, struct refit_sender *sender, uint64_t ve
     snprintf(label, sizeof label, "step-%llu", (unsigned long long)version);
     struct refit_publish request = {.version = version, .label = label, .deadline_ms = p->deadline_ms, .check_source = p->check};
     p->version = version;
-    pattern_fill(p->layout, p->rank, p->memory, version);
     atomic_store(&p->stop, false);
     if (p->scribble)
         pthread_create(&thread, NULL, scribble, p);
@@ -133,6 +139,35 @@ static int publish(struct publisher *p, struct refit_sender *sender, uint64_t ve
                report.replicas[i].outcome == REFIT_OUTCOME_COMMITTED ? "" : report.replicas[i].error.text);
     fflush(stdout);
     return status == REFIT_OK ? 0 : 1;
+}
+
+static int publish_listed(struct publisher *p, struct refit_sender *sender, const char *versions)
+{
+    int rc = 0;
+    for (const char *at = versions; rc == 0 && at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+        uint64_t version = strtoull(at, NULL, 10);
+        pattern_fill(p->layout, p->rank, p->memory, version);
+        rc = publish(p, sender, version);
+    }
+    return rc;
+}
+
+/* Who measures wants every rank to have its bytes before any begins. */
+static int publish_told(struct publisher *p, struct refit_sender *sender)
+{
+    char line[64];
+    unsigned long long version;
+    int rc = 0;
+    while (fgets(line, sizeof line, stdin)) {
+        if (sscanf(line, "fill %llu", &version) == 1) {
+            pattern_fill(p->layout, p->rank, p->memory, version);
+            printf("filled %llu\n", version);
+            fflush(stdout);
+        } else if (sscanf(line, "publish %llu", &version) == 1) {
+            rc |= publish(p, sender, version);
+        }
+    }
+    return rc;
 }
 
 static int register_all(struct publisher *p, struct refit_sender *sender, const char *text, size_t len, struct refit_error *err)
@@ -170,6 +205,10 @@ int main(int argc, char **argv)
     int next = 6;
     while (next < argc && read_option(&p, argv[next]))
         next++;
+    if (p.strategy && strcmp(p.strategy, "direct") != 0) {
+        printf("failed 0 unsupported no strategy %s\n", p.strategy);
+        return 1;
+    }
     listen_for_overwrite(&p);
     p.config.replicas = (const char *const *)(argv + next);
     p.config.replica_count = (size_t)(argc - next);
@@ -182,8 +221,8 @@ int main(int argc, char **argv)
     int rc = register_all(&p, sender, text, len, &err);
     if (rc != 0)
         printf("failed 0 %s %s\n", refit_status_name(err.status), err.text);
-    for (char *at = argv[5]; rc == 0 && at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
-        rc |= publish(&p, sender, strtoull(at, NULL, 10));
+    if (rc == 0)
+        rc = strcmp(argv[5], "-") == 0 ? publish_told(&p, sender) : publish_listed(&p, sender, argv[5]);
     end_overwriter(&p);
     refit_sender_close(sender);
     release_buffers(&p);
