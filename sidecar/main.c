@@ -2,6 +2,7 @@
  *
  * refitd: the sidecar of one serving replica.
  */
+#include <fcntl.h>
 #include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
@@ -18,6 +19,17 @@ static void give_memory_back(void)
     mallopt(M_TRIM_THRESHOLD, 256 << 10);
 }
 
+/* Whoever starts us with standard error closed must not get log lines written into a socket that took its number. */
+static void keep_standard_descriptors(void)
+{
+    int fd;
+    do
+        fd = open("/dev/null", O_RDWR); /* the lowest number that is free */
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd > STDERR_FILENO)
+        close(fd);
+}
+
 int main(int argc, char **argv)
 {
     sigset_t signals;
@@ -30,6 +42,7 @@ int main(int argc, char **argv)
     sigaddset(&signals, SIGINT);
     sigprocmask(SIG_BLOCK, &signals, NULL);
     signal(SIGPIPE, SIG_IGN);
+    keep_standard_descriptors();
     give_memory_back();
 
     if (refit_config_load(argc, argv, environ, &config, &err)) {

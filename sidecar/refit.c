@@ -203,6 +203,9 @@ void refit_handle_abort(const struct refit_call *call, struct refit_reply *reply
         refit_reply_error(reply, &err, status == REFIT_CONFLICT ? "committed" : NULL, 0);
         return;
     }
-    refit_audit(call->client, "abort", refit_log_text("refit", call->param), refit_log_text("reason", why));
+    struct refit_session_snapshot session = {.version = 0};
+    (void)!refit_receiver_session(call->receiver, call->param, &session, NULL); /* it was there a moment ago */
+    refit_audit(call->client, "abort", refit_log_text("refit", call->param), refit_log_u64("version", session.version),
+                refit_log_text("reason", why));
     refit_reply_json(reply, 200, json_pack("{s:s, s:b}", "id", call->param, "aborted", 1));
 }

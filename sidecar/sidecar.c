@@ -88,7 +88,7 @@ static void note_active(struct refit_sidecar *sidecar, const struct refit_snapsh
     refit_audit(now->receiver.lead[0] ? now->receiver.lead : "-", now->receiver.session[0] ? "swap" : "adopt",
                 refit_log_u64("from", sidecar->active_version), refit_log_u64("to", version->version),
                 refit_log_text("label", version->label), refit_log_text("digest", version->digest),
-                refit_log_text("refit", now->receiver.session));
+                refit_log_text("refit", now->receiver.session), refit_log_u64("version", version->version));
     sidecar->active_version = version->version;
     memcpy(sidecar->active_digest, version->digest, sizeof sidecar->active_digest);
 }
