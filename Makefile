@@ -1,7 +1,7 @@
 # A thin front for the CMake presets. `make help` lists what there is.
 BUILD := build/dev
 
-.PHONY: help setup build test demo bench sanitize fuzz install clean
+.PHONY: help setup build test demo bench cluster sanitize fuzz install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -25,6 +25,11 @@ demo: ## two replicas under load, refitted from a real checkpoint, rolled back, 
 bench: setup ## the figures of docs/performance.md
 	cmake --preset release >/dev/null && cmake --build --preset release
 	bench/run.sh build/release $(BENCH_FLAGS)
+
+cluster: ## nodes in network namespaces: time against the least the links allow, and against gloo (root; CLUSTER_FLAGS)
+	@scripts/setup.sh cluster
+	cmake --preset release >/dev/null && cmake --build --preset release
+	python3 bench/cluster all --build build/release --install-peer $(CLUSTER_FLAGS)
 
 sanitize: setup ## the suite under ASan + UBSan, then under TSan
 	cmake --preset asan-ubsan && cmake --build --preset asan-ubsan && scripts/test.sh build/asan-ubsan

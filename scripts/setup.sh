@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that a task needs and that are missing. Says what, before it does.
-#   scripts/setup.sh build|demo|fuzz|tools
+#   scripts/setup.sh build|demo|cluster|fuzz|tools
 set -euo pipefail
 
 build="gcc libc6-dev cmake ninja-build pkg-config libevent-dev libjansson-dev libssl-dev libcmocka-dev python3 curl iproute2"
 case ${1:-build} in
   build) packages=$build ;;
   demo) packages="$build python3-pip" ;;
+  cluster) packages="$build python3-venv util-linux" ;;
   fuzz) packages="$build clang llvm $(apt-cache depends clang 2>/dev/null | sed -n 's/.*Depends: clang-\([0-9]*\)$/libclang-rt-\1-dev/p' | head -1)" ;;
   # What single tests drive, and skip without: promtool and a parser of metrics; a browser for the page.
   tools) packages="prometheus python3-prometheus-client chromium fonts-dejavu-core" ;;

@@ -182,9 +182,13 @@ class Box:
     def connect(self, node, port, timeout):
         """A connection to the node that starts on the node itself, so that it takes nothing of its link."""
         connection = self.socket(node)
-        connection.settimeout(timeout)
-        connection.connect((self.address(node), port))
-        return connection
+        try:
+            connection.settimeout(timeout)
+            connection.connect((self.address(node), port))
+            return connection
+        except OSError:
+            connection.close()
+            raise
 
     def counters(self):
         """What the kernel counted on each link: node to (bytes it sent, bytes it was sent)."""

@@ -51,8 +51,8 @@ class Programs:
         return self
 
     def __exit__(self, *_):
-        for child in reversed(self.children):
-            child.end()
+        for child in reversed(list(self.children)):
+            self.end(child)
 
     def path(self, name):
         return os.path.join(self.box.scratch, name)
@@ -69,6 +69,10 @@ class Programs:
 
     def end(self, child):
         self.children.remove(child)
+        try:
+            child.process.stdin.close()
+        except BrokenPipeError:  # what it was told last did not reach it
+            pass
         child.end()
 
     def last_words(self, name):
@@ -130,7 +134,11 @@ class Replica:
         """Engines are attached, so that slots are made and touched."""
         for engine in self.engines:
             engine.wait_line("attached")
-        poll(f"{self.name} has its engines", STEP_S, lambda: all(rank["attached"] for rank in self.get("/v1/weights")["ranks"]))
+        poll(f"{self.name} has its engines", STEP_S, self._has_engines)
+
+    def _has_engines(self):
+        weights = self.get("/v1/weights")
+        return weights and not weights["adopting"] and all(rank["attached"] for rank in weights["ranks"])
 
     def get(self, path):
         """None when it does not answer."""
@@ -144,8 +152,14 @@ class Replica:
                 self.connection = connection
                 return content if answer.status == 200 else None
             except (OSError, http.client.HTTPException):
+                if connection:
+                    connection.close()
                 self.connection = None
         return None
+
+    def close(self):
+        if self.connection:
+            self.connection.close()
 
     def refit(self, version):
         """The state of its refit to `version`, or None."""

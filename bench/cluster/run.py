@@ -118,12 +118,13 @@ class Stage:
     def __init__(self, scenario, build, strategy, requests=None):
         self.scenario, self.build, self.strategy, self.requests = scenario, build, strategy, requests
         self.version = 0
+        self.replicas = {}
 
     def __enter__(self):
         self.box = netns.Box(self.scenario.links)
         self.box.__enter__()
+        self.programs = programs.Programs(self.box, self.build)
         try:
-            self.programs = programs.Programs(self.box, self.build)
             self.links = Links(self.box, self.scenario)
             self.bound = bound_of(self.scenario, self.links.goodput)
             self._start()
@@ -133,12 +134,14 @@ class Stage:
         return self
 
     def __exit__(self, *_):
+        for replica in self.replicas.values():
+            replica.close()
         self.programs.__exit__()
         self.box.close()
 
     def _start(self):
         asked = self.requests or {}
-        self.replicas, used = {}, {}
+        used = {}
         for name, node in self.scenario.replicas.items():
             number = used[node] = used.get(node, -1) + 1
             serving = [f"hz={asked['hz']}", f"bytes={asked['bytes']}"] if asked and asked["replica"] == name else []
@@ -282,6 +285,7 @@ def fault(scenario, build, strategy, count, say):
 
 def describe(stage, say):
     scenario = stage.scenario
+    say(f"box {stage.box.tag}: {len(stage.box.nodes)} nodes")
     for rate, link in stage.links.of_rate.items():
         say(f"link of {rate}: one socket gets {link.goodput / 1e6:.2f} MB/s ({link.share:.3f} of the rate); per byte of payload the kernel counts "
             f"{1 + link.header:.4f} in its direction and {link.answer:.4f} in the other")
