@@ -148,6 +148,7 @@ static int probe(const char *text, struct refit_deadline deadline)
         /* The path of a probe is the URL's prefix: /readyz. */
         struct refit_http_url bare = url;
         bare.prefix[0] = '\0';
+        bare.text[strlen(bare.text) - strlen(url.prefix)] = '\0';
         enum refit_status status = call(&bare, REFIT_HTTP_GET, url.prefix[0] ? url.prefix : "/", deadline, &answer, &err);
         if (status == REFIT_OK) {
             bool good = answer.status >= 200 && answer.status < 300;

@@ -82,6 +82,13 @@ static pid_t start_engine(const struct supervisor *s)
     return pid;
 }
 
+/* Never 0, which would be this process's group. */
+static void tell(pid_t child, int number)
+{
+    if (child > 0)
+        kill(child, number);
+}
+
 static void set(struct timer *timer, int64_t ms)
 {
     *timer = (struct timer){.set = true, .at = refit_deadline_in_ms(ms)};
@@ -122,7 +129,7 @@ static void run_engine(struct supervisor *s)
     s->engine = 0;
     refit_log_event(REFIT_LOG_ERROR, "can't start the engine", refit_log_errno(errno));
     s->code = 1;
-    kill(s->refitd, SIGTERM);
+    tell(s->refitd, SIGTERM);
     set(&s->kill_refitd, s->options->refitd_grace_ms);
 }
 
@@ -136,7 +143,7 @@ static void on_engine_end(struct supervisor *s, int status)
         s->over = true;
         return;
     }
-    kill(s->refitd, SIGTERM);
+    tell(s->refitd, SIGTERM);
     set(&s->kill_refitd, s->options->refitd_grace_ms);
 }
 
@@ -175,13 +182,13 @@ static void reap(struct supervisor *s)
 static void on_end_asked(struct supervisor *s, int number)
 {
     if (s->engine) {
-        kill(s->engine, number);
+        tell(s->engine, number);
         if (!s->kill_engine.set)
             set(&s->kill_engine, s->options->grace_ms);
     } else if (!s->engine_started && s->refitd) {
         s->code = 128 + number;
         s->ready_by.set = false;
-        kill(s->refitd, SIGTERM);
+        tell(s->refitd, SIGTERM);
         set(&s->kill_refitd, s->options->refitd_grace_ms);
     }
 }
@@ -198,12 +205,9 @@ static void on_signal(struct supervisor *s)
     case SIGINT:
     case SIGQUIT: on_end_asked(s, number); break;
     case SIGHUP: /* asks refitd for its certificates anew; it would end most engines */
-        if (s->refitd)
-            kill(s->refitd, number);
+        tell(s->refitd, number);
         break;
-    default:
-        if (s->engine)
-            kill(s->engine, number);
+    default: tell(s->engine, number);
     }
 }
 
@@ -243,17 +247,17 @@ static void on_time(struct supervisor *s)
     if (expired(&s->kill_engine) && s->engine) {
         refit_log_event(REFIT_LOG_WARN, "the engine did not end in time: killed",
                         refit_log_i64("grace_ms", s->options->grace_ms));
-        kill(s->engine, SIGKILL);
+        tell(s->engine, SIGKILL);
     }
     if (expired(&s->kill_refitd) && s->refitd) {
         refit_log_event(REFIT_LOG_WARN, "refitd did not end in time: killed",
                         refit_log_i64("grace_ms", s->options->refitd_grace_ms));
-        kill(s->refitd, SIGKILL);
+        tell(s->refitd, SIGKILL);
     }
     if (expired(&s->ready_by)) {
         refit_log_event(REFIT_LOG_ERROR, "refitd did not get ready in time", refit_log_i64("limit_ms", s->options->start_ms));
         s->code = 1;
-        kill(s->refitd, SIGKILL);
+        tell(s->refitd, SIGKILL);
     }
     if (expired(&s->restart))
         run_refitd(s);

@@ -41,7 +41,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{/* Bytes of a Kubernetes quantity given as (dict "of" "name.of.value" "quantity" "16Gi"). */}}
 {{- define "refit.bytes" -}}
-{{- $text := toString .quantity -}}
+{{- $text := ternary (printf "%d" (int64 .quantity)) (toString .quantity) (kindIs "float64" .quantity) -}}
 {{- $number := regexFind "^[0-9]+" $text -}}
 {{- $suffix := trimPrefix $number $text -}}
 {{- $factors := dict "" 1 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
