@@ -1,7 +1,7 @@
 # A thin front for the CMake presets. `make help` lists what there is.
 BUILD := build/dev
 
-.PHONY: help setup build test demo bench cluster sanitize fuzz install clean
+.PHONY: help setup build test test-pod image demo bench cluster sanitize fuzz install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -15,7 +15,16 @@ build: setup ## build everything (build/dev)
 
 test: build ## build and run all tests
 	@scripts/setup.sh tools || echo "tests that drive a tool which is missing will skip, and say so"
+	@scripts/setup.sh pod && scripts/deploy-tools.sh build/tools || echo "tests of the chart and of its pod will skip, and say so"
 	scripts/test.sh $(BUILD)
+
+test-pod: build ## run the chart's pod under podman: refits, restarts, probes, preStop (root)
+	@scripts/setup.sh pod
+	scripts/deploy-tools.sh build/tools
+	scripts/test.sh $(BUILD) -L pod --verbose
+
+image: ## build the image with podman, buildah or docker (IMAGE_FLAGS="--tag NAME:TAG --from-build build/dev")
+	deploy/image.sh $(IMAGE_FLAGS)
 
 demo: ## two replicas under load, refitted from a real checkpoint, rolled back, refitted again
 	@scripts/setup.sh demo

@@ -74,7 +74,7 @@ class Examples(unittest.TestCase):
         refitd = os.path.join(os.environ.get("REFIT_BUILD", os.path.join(chart.ROOT, "build", "dev")), "sidecar", "refitd")
         if not os.access(refitd, os.X_OK):
             self.skipTest(f"{refitd} is not built")
-        spec = chart.pod_spec(chart.example("cpu-native", "--set", "auth.tokens.secret=,auth.insecure=true,sidecar.rate=2Gi"))
+        spec = chart.pod_spec(chart.example("cpu-native", "--set", "tls.mode=none,auth.tokens.secret=,auth.insecure=true,sidecar.rate=2Gi"))
         arguments = [a.replace("$(POD_IP)", "10.0.0.7") for a in chart.container(spec, "refitd")["args"]]
         done = subprocess.run([refitd, *arguments, "--print-config"], capture_output=True, text=True, timeout=60, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)

@@ -52,15 +52,16 @@ class Refusals(unittest.TestCase):
         self.refused(["gpu.mode=exec", "engine.command=[]", 'engine.resources.limits={"nvidia.com/gpu":"1"}'], "engine.command")
 
     def test_control_beyond_loopback_without_authentication(self):
-        self.refused(["auth.tokens.secret="], "sidecar.control.host", "auth.insecure")
+        self.refused(["auth.tokens.secret=", "tls.mode=none"], "sidecar.control.host", "auth.insecure")
+        self.refused(["tls.mode=none"], "in the clear", "auth.plaintextTokens")
         # TLS alone says who the server is, not who calls.
-        self.refused(["auth.tokens.secret=", "tls.mode=secret", "tls.secret=s", "tls.clientAuth=false"], "without authentication")
-        for good in (["sidecar.control.host=127.0.0.1"], ["auth.insecure=true"], ["tls.mode=secret", "tls.secret=s"]):
+        self.refused(["auth.tokens.secret=", "tls.clientAuth=false"], "without authentication")
+        for good in (["sidecar.control.host=127.0.0.1", "tls.mode=none"], ["auth.insecure=true", "tls.mode=none"], ["tls.mode=secret"]):
             code, _, err = chart.template(*BASE, "--set", ",".join(["auth.tokens.secret=", *good]))
             self.assertEqual(code, 0, err)
 
     def test_tls_without_its_source(self):
-        self.refused(["tls.mode=secret"], "tls.secret")
+        self.refused(["tls.secret="], "tls.secret")
         self.refused(["tls.mode=certManager"], "tls.certManager.issuer")
 
     def test_one_user_id_for_both(self):

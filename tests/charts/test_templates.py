@@ -143,8 +143,14 @@ class Security(unittest.TestCase):
         self.assertEqual(volume["secret"]["secretName"], certificate["secretName"])
         self.assertEqual(certificate["issuerRef"]["name"], "refit-ca")
 
+    def test_clients_without_a_certificate_may_show_a_token(self):
+        args = chart.container(chart.pod_spec(chart.example(CPU)), "refitd")["args"]
+        self.assertIn("--tls-client-optional=true", args)
+        args = chart.container(chart.pod_spec(chart.example("tls-secret")), "refitd")["args"]
+        self.assertFalse([a for a in args if "optional" in a or "token" in a])
+
     def test_insecure_is_passed_on_by_name_only(self):
-        spec = chart.pod_spec(chart.example(CPU, "--set", "auth.tokens.secret=,auth.insecure=true"))
+        spec = chart.pod_spec(chart.example(CPU, "--set", "tls.mode=none,auth.tokens.secret=,auth.insecure=true"))
         self.assertIn("--insecure-control=true", chart.container(spec, "refitd")["args"])
 
 

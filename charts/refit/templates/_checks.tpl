@@ -67,6 +67,9 @@ What can't be said in values.schema.json: things that belong together. Each mess
 {{- if and $beyond (not (include "refit.isAuthenticated" .)) (not .Values.auth.insecure) -}}
 {{- fail (printf "sidecar.control.host: %s is reachable beyond loopback without authentication. Set auth.tokens.secret, or tls.mode with tls.clientAuth, or (anyone in reach may then change what is served) auth.insecure=true" .Values.sidecar.control.host) -}}
 {{- end -}}
+{{- if and $beyond .Values.auth.tokens.secret (eq .Values.tls.mode "none") (not .Values.auth.plaintextTokens) -}}
+{{- fail "auth.tokens.secret: tokens would travel in the clear. Set tls.mode, or (whoever can read the network has the tokens then) auth.plaintextTokens=true" -}}
+{{- end -}}
 {{- if and (eq .Values.tls.mode "secret") (not .Values.tls.secret) -}}
 {{- fail "tls.mode is secret, but tls.secret names none" -}}
 {{- end -}}

@@ -69,9 +69,13 @@ seccompProfile:
 {{- if ne $v.tls.mode "none" -}}
 {{- $o = concat $o (list "tls-cert=/etc/refit/tls/tls.crt" "tls-key=/etc/refit/tls/tls.key") -}}
 {{- if $v.tls.clientAuth -}}{{- $o = append $o "tls-client-ca=/etc/refit/tls/ca.crt" -}}{{- end -}}
+{{- if and $v.tls.clientAuth $v.auth.tokens.secret -}}{{- $o = append $o "tls-client-optional=true" -}}{{- end -}}
 {{- end -}}
 {{- if $v.auth.tokens.secret -}}{{- $o = append $o "token-file=/etc/refit/tokens/tokens" -}}{{- end -}}
-{{- if and (not (include "refit.isLoopback" $s.control.host)) (not (include "refit.isAuthenticated" .)) -}}{{- $o = append $o "insecure-control=true" -}}{{- end -}}
+{{- if not (include "refit.isLoopback" $s.control.host) -}}
+{{- if not (include "refit.isAuthenticated" .) -}}{{- $o = append $o "insecure-control=true" -}}{{- end -}}
+{{- if and $v.auth.tokens.secret (eq $v.tls.mode "none") -}}{{- $o = append $o "insecure-plaintext-tokens=true" -}}{{- end -}}
+{{- end -}}
 {{- if ne $v.engine.kind "native" -}}
 {{- $o = concat $o (list (printf "engine=%s" $v.engine.kind) (printf "engine-url=http://127.0.0.1:%d" (int64 $v.engine.port))) -}}
 {{- end -}}
