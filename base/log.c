@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/log_sink.h"
 #include "base/text.h"
@@ -212,22 +213,37 @@ static bool names_refit(const struct refit_log_field *fields, size_t count)
     return false;
 }
 
+static void render(struct line *line, enum refit_log_level level, const char *message,
+                   const struct refit_log_field *fields, size_t count)
+{
+    begin(line, level, message);
+    if (context.refit[0] && !names_refit(fields, count)) {
+        put_text(line, "refit", context.refit);
+        put_u64(line, "version", context.version);
+    }
+    for (size_t i = 0; i < count; i++)
+        put_field(line, &fields[i]);
+    end(line);
+}
+
 void refit_log_write(enum refit_log_level level, const char *message, const struct refit_log_field *fields, size_t count)
 {
     struct line line;
     int saved = errno;
     if (level > setup.level)
         return;
-    begin(&line, level, message);
-    if (context.refit[0] && !names_refit(fields, count)) {
-        put_text(&line, "refit", context.refit);
-        put_u64(&line, "version", context.version);
-    }
-    for (size_t i = 0; i < count; i++)
-        put_field(&line, &fields[i]);
-    end(&line);
+    render(&line, level, message, fields, count);
     refit_log_sink(line.text, line.len);
     errno = saved;
+}
+
+bool refit_log_append(int fd, enum refit_log_level level, const char *message, const struct refit_log_field *fields,
+                      size_t count)
+{
+    struct line line;
+    render(&line, level, message, fields, count);
+    errno = ENOSPC; /* for a write that took a part */
+    return write(fd, line.text, line.len) == (ssize_t)line.len;
 }
 
 void refit_log(enum refit_log_level level, const char *format, ...)

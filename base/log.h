@@ -100,6 +100,11 @@ void refit_log(enum refit_log_level level, const char *format, ...);
  * itself. NULL: none. */
 void refit_log_context(const char *refit, uint64_t version);
 
+/* The same line to another file as well (an audit log): whole, by the caller. False when it could not be written; errno
+ * says why. */
+bool refit_log_append(int fd, enum refit_log_level level, const char *message, const struct refit_log_field *fields,
+                      size_t count);
+
 /* Behind the macros. */
 void refit_log_write(enum refit_log_level level, const char *message, const struct refit_log_field *fields, size_t count);
 bool refit_log_passes(enum refit_log_level level, const char *message);

@@ -28,9 +28,9 @@ enum refit_status refit_socket_address(const char *path, struct sockaddr_un *out
     return REFIT_OK;
 }
 
-static int open_socket(void)
+static int open_socket(int type)
 {
-    return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    return socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 }
 
 /* Between the look at what is there and the bind, nobody else may do the same. */
@@ -56,9 +56,10 @@ static enum refit_status lock_directory(const char *path, int *out, struct refit
 }
 
 /* A connect is refused by a socket that nobody listens at any more; whatever else it says is no leave to remove it. */
-static enum refit_status refuse_live(const char *path, const struct sockaddr_un *address, struct refit_error *err)
+static enum refit_status refuse_live(const char *path, const struct sockaddr_un *address, int type,
+                                     struct refit_error *err)
 {
-    int probe = open_socket();
+    int probe = open_socket(type);
     if (probe < 0)
         return refit_fail_errno(err, errno, "%s: socket", path);
     int failed = connect(probe, (const struct sockaddr *)address, sizeof *address) == 0 ? 0 : errno;
@@ -71,14 +72,15 @@ static enum refit_status refuse_live(const char *path, const struct sockaddr_un 
     return refit_fail_errno(err, failed, "%s: can't tell whether it is in use", path);
 }
 
-static enum refit_status clear_path(const char *path, const struct sockaddr_un *address, struct refit_error *err)
+static enum refit_status clear_path(const char *path, const struct sockaddr_un *address, int type,
+                                    struct refit_error *err)
 {
     struct stat info;
     if (lstat(path, &info) != 0)
         return errno == ENOENT ? REFIT_OK : refit_fail_errno(err, errno, "%s: stat", path);
     if (!S_ISSOCK(info.st_mode))
         return refit_fail(err, REFIT_CONFLICT, "%s: exists and is not a socket; move it, or name another path", path);
-    enum refit_status status = refuse_live(path, address, err);
+    enum refit_status status = refuse_live(path, address, type, err);
     if (status == REFIT_OK && unlink(path) != 0)
         status = refit_fail_errno(err, errno, "%s: remove what an ended process left", path);
     return status;
@@ -97,7 +99,7 @@ static enum refit_status bind_and_listen(int fd, const char *path, const struct 
     return status;
 }
 
-enum refit_status refit_socket_listen(const char *path, mode_t mode, int *out, struct refit_error *err)
+static enum refit_status listen_at(const char *path, int type, mode_t mode, int *out, struct refit_error *err)
 {
     struct sockaddr_un address;
     int directory = -1, fd = -1;
@@ -105,8 +107,8 @@ enum refit_status refit_socket_listen(const char *path, mode_t mode, int *out, s
     if (status == REFIT_OK)
         status = lock_directory(path, &directory, err);
     if (status == REFIT_OK)
-        status = clear_path(path, &address, err);
-    if (status == REFIT_OK && (fd = open_socket()) < 0)
+        status = clear_path(path, &address, type, err);
+    if (status == REFIT_OK && (fd = open_socket(type)) < 0)
         status = refit_fail_errno(err, errno, "%s: socket", path);
     if (status == REFIT_OK)
         status = bind_and_listen(fd, path, &address, mode, err);
@@ -116,4 +118,14 @@ enum refit_status refit_socket_listen(const char *path, mode_t mode, int *out, s
     else
         *out = fd;
     return status;
+}
+
+enum refit_status refit_socket_listen(const char *path, mode_t mode, int *out, struct refit_error *err)
+{
+    return listen_at(path, SOCK_SEQPACKET, mode, out, err);
+}
+
+enum refit_status refit_socket_listen_stream(const char *path, mode_t mode, int *out, struct refit_error *err)
+{
+    return listen_at(path, SOCK_STREAM, mode, out, err);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Unix sockets by path, of type SOCK_SEQPACKET: all that Refit has are.
+ * Unix sockets by path: of type SOCK_SEQPACKET where engines attach, of type SOCK_STREAM for HTTP.
  */
 #ifndef REFIT_BASE_SOCKET_H
 #define REFIT_BASE_SOCKET_H
@@ -19,5 +19,8 @@ REFIT_MUST_CHECK enum refit_status refit_socket_address(const char *path, struct
  * the umask. */
 REFIT_MUST_CHECK enum refit_status refit_socket_listen(const char *path, mode_t mode, int *out,
                                                        struct refit_error *err);
+/* The same for SOCK_STREAM. */
+REFIT_MUST_CHECK enum refit_status refit_socket_listen_stream(const char *path, mode_t mode, int *out,
+                                                              struct refit_error *err);
 
 #endif

@@ -14,7 +14,7 @@
 
 #define FILE_MAX (64u << 10)
 
-enum kind { TEXT, NUMBER, BYTES, DURATION, BOOL, ONE_OF, ADDRESS };
+enum kind { TEXT, NUMBER, BYTES, DURATION, BOOL, ONE_OF, ADDRESS, ENDPOINT, MODE };
 
 struct option {
     const char *name;
@@ -31,14 +31,30 @@ struct option {
 static const struct option options[] = {
     {"config", TEXT, AT(config), "", 0, 0, NULL,
      "file to read options from: one JSON object, or lines of `key = value`"},
-    {"control", ADDRESS, AT(control), "127.0.0.1:7070", 0, 0, NULL,
-     "address of the control API; port 0: the kernel's choice"},
+    {"control", ENDPOINT, AT(control), "127.0.0.1:7070", 0, 0, NULL,
+     "address of the control API, or unix:/PATH; port 0: the kernel's choice"},
+    {"control-mode", MODE, AT(control_mode), "0600", 0, 0777, NULL, "permissions of the socket of --control unix:/PATH"},
     {"admin", ADDRESS, AT(admin), "0.0.0.0:7071", 0, 0, NULL, "address of probes and metrics (read-only)"},
     {"data", ADDRESS, AT(data), "0.0.0.0:7072", 0, 0, NULL, "address where bulk bytes come in"},
     {"advertise", TEXT, AT(advertise), "", 0, 0, NULL,
      "address that trainers dial for bulk bytes; empty: the one of --data"},
+    {"tls-cert", TEXT, AT(tls_cert), "", 0, 0, NULL, "file with the certificate chain of the control API; empty: plain HTTP"},
+    {"tls-key", TEXT, AT(tls_key), "", 0, 0, NULL, "file with the key of --tls-cert"},
+    {"tls-client-ca", TEXT, AT(tls_client_ca), "", 0, 0, NULL,
+     "file with the CAs that sign clients; clients must then show a certificate"},
+    {"tls-client-optional", BOOL, AT(tls_client_optional), "false", 0, 0, NULL,
+     "let clients without a certificate in, for their tokens"},
+    {"tls-client-role", ONE_OF, AT(tls_client_role), "refit", 0, 0, "none|read|refit|admin",
+     "role of client certificates that --tls-client-names does not list"},
+    {"tls-client-names", TEXT, AT(tls_client_names), "", 0, 0, NULL,
+     "file with lines ROLE:KIND:NAME for names in client certificates (KIND uri, dns, ip, email or cn)"},
+    {"token-file", TEXT, AT(token_file), "", 0, 0, NULL,
+     "file with lines ROLE:TOKEN or ROLE:NAME:TOKEN (ROLE read, refit or admin); requests must then carry one"},
     {"insecure-control", BOOL, AT(insecure_control), "false", 0, 0, NULL,
      "allow --control beyond loopback although requests are not authenticated"},
+    {"insecure-plaintext-tokens", BOOL, AT(insecure_plaintext_tokens), "false", 0, 0, NULL,
+     "allow tokens on a --control beyond loopback without TLS"},
+    {"audit-log", TEXT, AT(audit_log), "", 0, 0, NULL, "file to append the audit lines to; empty: the log only"},
     {"ports-file", TEXT, AT(ports_file), "", 0, 0, NULL,
      "file to write the ports in use to, as JSON, once all are bound"},
     {"control-connections", NUMBER, AT(control_connections), "256", 1, 65536, NULL,
@@ -79,6 +95,7 @@ static const struct option options[] = {
     {"log-format", ONE_OF, AT(log_format), "text", 0, 0, "text|json", "how it is logged"},
 };
 #define OPTION_COUNT (sizeof options / sizeof *options)
+_Static_assert(OPTION_COUNT <= REFIT_CONFIG_OPTIONS_MAX, "a source for each option");
 
 static void env_name(const struct option *o, char out[64])
 {
@@ -122,6 +139,8 @@ static void describe(const struct option *o, char *out, size_t size)
     switch (o->kind) {
     case TEXT: snprintf(out, size, "a text of at most %zu bytes", o->size - 1); break;
     case ADDRESS: snprintf(out, size, "a numeric ADDRESS:PORT such as 127.0.0.1:7070"); break;
+    case ENDPOINT: snprintf(out, size, "a numeric ADDRESS:PORT such as 127.0.0.1:7070, or unix:/PATH"); break;
+    case MODE: snprintf(out, size, "permissions in octal digits such as 0660"); break;
     case BOOL: snprintf(out, size, "true or false"); break;
     case ONE_OF: snprintf(out, size, "one of %s", o->words); break;
     case BYTES: snprintf(out, size, "bytes such as 1048576, 512MiB or 16GiB"); break;
@@ -141,6 +160,7 @@ static bool store_number(struct refit_config *config, const struct option *o, co
     bool good = o->kind == BYTES      ? refit_config_parse_bytes(text, &value)
                 : o->kind == DURATION ? refit_config_parse_duration(text, &value)
                 : o->kind == ONE_OF   ? parse_one_of(o->words, text, &value)
+                : o->kind == MODE     ? refit_config_parse_mode(text, &value)
                                       : refit_config_parse_number(text, &value);
     if (good && in_range(o, value)) {
         memcpy(member(config, o), &value, sizeof value);
@@ -155,19 +175,22 @@ static bool store(struct refit_config *config, const struct option *o, const cha
     int len;
     if (o->kind == BOOL)
         return refit_config_parse_bool(text, member(config, o));
-    if (o->kind != TEXT && o->kind != ADDRESS)
+    if (o->kind != TEXT && o->kind != ADDRESS && o->kind != ENDPOINT)
         return store_number(config, o, text);
-    if (o->kind == ADDRESS && refit_listen_address_parse(text, o->name, &address, &len, NULL))
+    bool is_path = o->kind == ENDPOINT && refit_listen_address_unix(text);
+    if (o->kind != TEXT && !is_path && refit_listen_address_parse(text, o->name, &address, &len, NULL))
         return false;
     return snprintf(member(config, o), o->size, "%s", text) < (int)o->size;
 }
 
-static enum refit_status set(struct refit_config *config, const struct option *o, const char *text, const char *from,
-                             struct refit_error *err)
+static enum refit_status set(struct refit_config *config, const struct option *o, const char *text,
+                             enum refit_config_source source, const char *from, struct refit_error *err)
 {
     char expected[160];
-    if (store(config, o, text))
+    if (store(config, o, text)) {
+        config->source[o - options] = (uint8_t)source;
         return REFIT_OK;
+    }
     describe(o, expected, sizeof expected);
     return refit_fail(err, REFIT_INVALID, "%s: expected %s, found \"%.100s\"", from, expected, text);
 }
@@ -177,7 +200,7 @@ static enum refit_status set(struct refit_config *config, const struct option *o
 static enum refit_status apply_defaults(struct refit_config *config, struct refit_error *err)
 {
     for (size_t i = 0; i < OPTION_COUNT; i++) {
-        enum refit_status status = set(config, &options[i], options[i].fallback, options[i].name, err);
+        enum refit_status status = set(config, &options[i], options[i].fallback, REFIT_CONFIG_DEFAULT, options[i].name, err);
         if (status)
             return status;
     }
@@ -194,7 +217,7 @@ static enum refit_status apply_environment(struct refit_config *config, char *co
         for (char *const *e = environment; *e; e++) {
             if (strncmp(*e, name, len) != 0 || (*e)[len] != '=')
                 continue;
-            enum refit_status status = set(config, &options[i], *e + len + 1, name, err);
+            enum refit_status status = set(config, &options[i], *e + len + 1, REFIT_CONFIG_ENVIRONMENT, name, err);
             if (status)
                 return status;
         }
@@ -211,7 +234,7 @@ static enum refit_status apply_key(struct refit_config *config, const char *path
         return refit_fail(err, REFIT_INVALID, "%s: unknown key \"%.*s\"; refitd --help lists them", path,
                           (int)(key_len < 80 ? key_len : 80), key);
     snprintf(from, sizeof from, "%s: %s", path, o->name);
-    return set(config, o, text, from, err);
+    return set(config, o, text, REFIT_CONFIG_FILE, from, err);
 }
 
 static enum refit_status apply_json(struct refit_config *config, const char *path, const char *text, size_t len,
@@ -333,7 +356,7 @@ static enum refit_status apply_argument(int argc, char *const *argv, int *i, con
     snprintf(from, sizeof from, "--%s", o->name);
     if (only && only != o)
         return REFIT_OK;
-    return set(config, o, value, from, err);
+    return set(config, o, value, REFIT_CONFIG_FLAG, from, err);
 }
 
 static enum refit_status apply_arguments(int argc, char *const *argv, const struct option *only,
@@ -349,19 +372,52 @@ static enum refit_status apply_arguments(int argc, char *const *argv, const stru
 
 /* --- what belongs together -------------------------------------------------------------------------------------- */
 
-static enum refit_status check(const struct refit_config *config, struct refit_error *err)
+static enum refit_status check_tls(const struct refit_config *config, struct refit_error *err)
+{
+    if (!config->tls_cert[0] != !config->tls_key[0])
+        return refit_fail(err, REFIT_INVALID, "--tls-cert and --tls-key belong together, found only --tls-%s",
+                          config->tls_cert[0] ? "cert" : "key");
+    if (config->tls_client_ca[0] && !config->tls_cert[0])
+        return refit_fail(err, REFIT_INVALID, "--tls-client-ca %s: --tls-cert and --tls-key are needed beside it",
+                          config->tls_client_ca);
+    if ((config->tls_client_names[0] || config->tls_client_optional) && !config->tls_client_ca[0])
+        return refit_fail(err, REFIT_INVALID, "--tls-client-%s: --tls-client-ca is needed beside it",
+                          config->tls_client_names[0] ? "names" : "optional");
+    return REFIT_OK;
+}
+
+static enum refit_status check_control(const struct refit_config *config, struct refit_error *err)
 {
     struct sockaddr_storage control;
     int len;
-    enum refit_status status = refit_listen_address_parse(config->control, "control", &control, &len, err);
+    enum refit_status status = check_tls(config, err);
     if (status)
         return status;
-    if (!refit_listen_address_is_loopback(&control) && !config->insecure_control)
-        return refit_fail(
-            err, REFIT_INVALID,
-            "--control %s: reachable beyond loopback without authentication; bind it to 127.0.0.1, or allow "
-            "it with --insecure-control",
-            config->control);
+    if (refit_listen_address_unix(config->control))
+        return config->tls_cert[0] ? refit_fail(err, REFIT_INVALID, "--control %s: a Unix socket takes no --tls-cert; its "
+                                                "permissions (--control-mode) say who may connect", config->control)
+                                   : REFIT_OK;
+    status = refit_listen_address_parse(config->control, "control", &control, &len, err);
+    if (status || refit_listen_address_is_loopback(&control))
+        return status;
+    if (!config->token_file[0] && !config->tls_client_ca[0] && !config->insecure_control)
+        return refit_fail(err, REFIT_INVALID,
+                          "--control %s: reachable beyond loopback without authentication; name a --tls-client-ca or a "
+                          "--token-file, bind it to 127.0.0.1, or allow it with --insecure-control",
+                          config->control);
+    if (config->token_file[0] && !config->tls_cert[0] && !config->insecure_plaintext_tokens)
+        return refit_fail(err, REFIT_INVALID,
+                          "--control %s: tokens would cross the network in the clear; name a --tls-cert, or allow it with "
+                          "--insecure-plaintext-tokens",
+                          config->control);
+    return REFIT_OK;
+}
+
+static enum refit_status check(const struct refit_config *config, struct refit_error *err)
+{
+    enum refit_status status = check_control(config, err);
+    if (status)
+        return status;
     if (config->initial_checkpoint[0] && !config->checkpoint_root[0])
         return refit_fail(err, REFIT_INVALID, "--initial-checkpoint %s: --checkpoint-root is needed beside it",
                           config->initial_checkpoint);
@@ -403,7 +459,8 @@ static void print_wrapped(FILE *out, const char *name, const char *help, const c
 void refit_config_help(FILE *out)
 {
     static const char *const metavar[] = {[TEXT] = " TEXT",         [NUMBER] = " N", [BYTES] = " BYTES",
-                                          [DURATION] = " DURATION", [BOOL] = "",     [ADDRESS] = " ADDRESS:PORT"};
+                                          [DURATION] = " DURATION", [BOOL] = "",     [ADDRESS] = " ADDRESS:PORT",
+                                          [ENDPOINT] = " ADDRESS:PORT|unix:/PATH", [MODE] = " MODE"};
     fprintf(out, "Usage: refitd [OPTION]...\n\n"
                  "Keeps the weights of one serving replica, takes in new versions while the old one is served, and\n"
                  "switches all its engine processes between two steps.\n\n"
@@ -419,7 +476,7 @@ void refit_config_help(FILE *out)
             snprintf(name, sizeof name, "%s%s", options[i].name, metavar[options[i].kind]);
         print_wrapped(out, name, options[i].help, options[i].fallback, env);
     }
-    fprintf(out, "  --print-config\n        print the options in effect, as a configuration file, and exit\n"
+    fprintf(out, "  --print-config\n        print the options in effect and where each came from, as a configuration file, and exit\n"
                  "  --version\n        print the version and exit\n"
                  "  --help\n        print this and exit\n");
 }
@@ -428,7 +485,7 @@ static void format(const struct refit_config *config, const struct option *o, ch
 {
     const char *at = (const char *)config + o->offset;
     uint64_t value = 0;
-    if (o->kind == TEXT || o->kind == ADDRESS) {
+    if (o->kind == TEXT || o->kind == ADDRESS || o->kind == ENDPOINT) {
         snprintf(out, size, "\"%s\"", at);
         return;
     }
@@ -438,12 +495,25 @@ static void format(const struct refit_config *config, const struct option *o, ch
     case BYTES: refit_config_format_bytes(value, out, size); break;
     case DURATION: refit_config_format_duration(value, out, size); break;
     case BOOL: snprintf(out, size, "%s", value ? "true" : "false"); break;
+    case MODE: snprintf(out, size, "%04" PRIo64, value); break;
     case ONE_OF:
         for (; value; value--)
             word += strcspn(word, "|") + 1;
         snprintf(out, size, "%.*s", (int)strcspn(word, "|"), word);
         break;
     default: snprintf(out, size, "%" PRIu64, value); break;
+    }
+}
+
+static void print_source(const struct refit_config *config, const struct option *o, FILE *out)
+{
+    char name[64];
+    env_name(o, name);
+    switch ((enum refit_config_source)config->source[o - options]) {
+    case REFIT_CONFIG_DEFAULT: break;
+    case REFIT_CONFIG_FILE: fprintf(out, "# from the file %s\n", config->config); break;
+    case REFIT_CONFIG_ENVIRONMENT: fprintf(out, "# from the environment, %s\n", name); break;
+    case REFIT_CONFIG_FLAG: fprintf(out, "# from the flag --%s\n", o->name); break;
     }
 }
 
@@ -454,6 +524,7 @@ void refit_config_print(const struct refit_config *config, FILE *out)
         if (strcmp(options[i].name, "config") == 0)
             continue;
         format(config, &options[i], text, sizeof text);
+        print_source(config, &options[i], out);
         fprintf(out, "%s = %s\n", options[i].name, text);
     }
 }

@@ -17,8 +17,15 @@
 
 enum refit_config_action { REFIT_CONFIG_RUN, REFIT_CONFIG_HELP, REFIT_CONFIG_VERSION, REFIT_CONFIG_PRINT };
 
+/* Where an option's value came from. */
+enum refit_config_source {
+    REFIT_CONFIG_DEFAULT, REFIT_CONFIG_FILE, REFIT_CONFIG_ENVIRONMENT, REFIT_CONFIG_FLAG
+};
+#define REFIT_CONFIG_OPTIONS_MAX 96
+
 struct refit_config {
     enum refit_config_action action;
+    uint8_t source[REFIT_CONFIG_OPTIONS_MAX]; /* enum refit_config_source, in the order of the table */
     char config[REFIT_CONFIG_TEXT_MAX];
     /* listeners */
     char control[REFIT_CONFIG_TEXT_MAX];
@@ -26,6 +33,15 @@ struct refit_config {
     char data[REFIT_CONFIG_TEXT_MAX];
     char advertise[REFIT_CONFIG_TEXT_MAX];
     bool insecure_control;
+    uint64_t control_mode; /* of a Unix socket's file */
+    char tls_cert[REFIT_CONFIG_TEXT_MAX], tls_key[REFIT_CONFIG_TEXT_MAX];
+    char tls_client_ca[REFIT_CONFIG_TEXT_MAX];
+    bool tls_client_optional;
+    uint64_t tls_client_role; /* enum refit_access_role */
+    char tls_client_names[REFIT_CONFIG_TEXT_MAX];
+    char token_file[REFIT_CONFIG_TEXT_MAX];
+    bool insecure_plaintext_tokens;
+    char audit_log[REFIT_CONFIG_TEXT_MAX];
     char ports_file[REFIT_CONFIG_TEXT_MAX];
     uint64_t control_connections;
     uint64_t admin_connections;
@@ -57,7 +73,8 @@ struct refit_config {
 REFIT_MUST_CHECK enum refit_status refit_config_load(int argc, char *const *argv, char *const *environment,
                                                      struct refit_config *out, struct refit_error *err);
 void refit_config_help(FILE *out);
-/* In the form of a configuration file, which --config takes back. */
+/* In the form of a configuration file, which --config takes back, with a comment before what is not the default that says
+ * where it came from. No option holds a secret: tokens and keys are in files of their own. */
 void refit_config_print(const struct refit_config *config, FILE *out);
 
 #endif

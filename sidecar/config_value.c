@@ -56,6 +56,15 @@ bool refit_config_parse_duration(const char *text, uint64_t *out_ms)
     return parse_with(text, time_units, sizeof time_units / sizeof *time_units, out_ms);
 }
 
+bool refit_config_parse_mode(const char *text, uint64_t *out)
+{
+    size_t len = strspn(text, "01234567");
+    if (len == 0 || len > 4 || text[len])
+        return false;
+    *out = strtoul(text, NULL, 8);
+    return true;
+}
+
 bool refit_config_parse_bool(const char *text, bool *out)
 {
     static const char *const yes[] = {"true", "yes", "on", "1"}, *const no[] = {"false", "no", "off", "0"};

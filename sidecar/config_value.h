@@ -14,6 +14,7 @@
 bool refit_config_parse_number(const char *text, uint64_t *out);
 bool refit_config_parse_bytes(const char *text, uint64_t *out);
 bool refit_config_parse_duration(const char *text, uint64_t *out_ms);
+bool refit_config_parse_mode(const char *text, uint64_t *out); /* octal digits */
 bool refit_config_parse_bool(const char *text, bool *out);
 
 /* The shortest exact form, which the parsers take back. */

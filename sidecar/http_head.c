@@ -13,7 +13,7 @@ struct slice {
 
 /* What is remembered between headers, to refuse those that say something twice. */
 struct seen {
-    int host, length, version_minor;
+    int host, length, authorization, version_minor;
     bool transfer_encoding;
 };
 
@@ -157,6 +157,16 @@ static void read_entity_tag(struct slice value, struct refit_http_head *out)
         copy(out->if_none_match, sizeof out->if_none_match, (struct slice){value.at + 1, value.len - 2});
 }
 
+/* The scheme's name may be in any case, the token may not. */
+static bool read_bearer(struct slice value, struct refit_http_head *out)
+{
+    struct slice scheme;
+    if (!take_until(&value, ' ', &scheme) || !is(scheme, "bearer"))
+        return false;
+    value = trimmed(value);
+    return value.len > 0 && all_visible(value) && copy(out->bearer, sizeof out->bearer, value);
+}
+
 static int apply_header(struct slice name, struct slice value, struct refit_http_head *out, struct seen *seen,
                         const char **why)
 {
@@ -183,6 +193,10 @@ static int apply_header(struct slice name, struct slice value, struct refit_http
             return 400;
     } else if (is(name, "if-none-match")) {
         read_entity_tag(value, out);
+    } else if (is(name, "authorization")) {
+        *why = "Authorization: expected one, \"Bearer TOKEN\", with a token of at most 256 bytes";
+        if (seen->authorization++ || !read_bearer(value, out))
+            return 400;
     } else if (is(name, "accept")) {
         copy(out->accept, sizeof out->accept, value);
     }

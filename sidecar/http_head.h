@@ -15,6 +15,7 @@
 
 #define REFIT_HTTPD_TARGET_MAX 2048
 #define REFIT_HTTPD_METHOD_MAX 16
+#define REFIT_HTTPD_TOKEN_MAX 264
 
 struct refit_http_head {
     char method[REFIT_HTTPD_METHOD_MAX];
@@ -27,6 +28,7 @@ struct refit_http_head {
     uint64_t last_event_id; /* 0: none */
     char if_none_match[96]; /* without its quotes; empty: none */
     char accept[256];       /* empty: none, or too long to be of interest */
+    char bearer[REFIT_HTTPD_TOKEN_MAX]; /* the token of "Authorization: Bearer"; empty: none. A secret: wiped when used */
 };
 
 /* Where the head in `data` ends: the offset behind its empty line; 0 while it is not complete. */

@@ -11,9 +11,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/clock.h"
+#include "base/io.h"
 #include "base/log.h"
+#include "base/socket.h"
+#include "sidecar/http_tls.h"
 #include "sidecar/listen_address.h"
 
 #define INPUT_MAX (128u << 10) /* read ahead while a request is worked on */
@@ -21,6 +26,7 @@
 #define LINGER_MS 1000
 
 enum state {
+    STATE_HANDSHAKE, /* of TLS */
     STATE_IDLE, /* between requests: no byte yet */
     STATE_HEAD,
     STATE_BODY,
@@ -40,6 +46,8 @@ struct connection {
     struct refit_http_limits limits;
     int64_t first_byte_ns;
     struct refit_buf body;
+    struct refit_tls_report tls_report;
+    struct refit_tls_peer *peer; /* owned */
     uint64_t reserved; /* of the server's budget for bodies */
     bool close_after;
     bool dead; /* the client is gone, but a worker still reads the body: freed by the answer */
@@ -52,7 +60,7 @@ struct refit_httpd {
     struct event *listen_again;
     struct connection *connections;
     unsigned count;
-    uint64_t refused;
+    uint64_t refused, handshakes_failed;
     uint64_t bodies; /* reserved now */
     uint16_t port;
 };
@@ -87,6 +95,8 @@ static void connection_free(struct connection *c)
     release_body(c);
     event_free(c->timer);
     bufferevent_free(c->io);
+    explicit_bzero(c->exchange.head.bearer, sizeof c->exchange.head.bearer);
+    free(c->peer);
     free(c);
 }
 
@@ -271,7 +281,8 @@ static void head_complete(struct connection *c, size_t len)
     }
     refit_reply_init(&reply);
     c->limits = (struct refit_http_limits){0, c->server->config.deadline_ms};
-    c->server->config.on_head(c->server->config.context, &c->exchange.head, &c->limits, &reply);
+    c->server->config.on_head(c->server->config.context, &c->exchange, &c->limits, &reply);
+    explicit_bzero(c->exchange.head.bearer, sizeof c->exchange.head.bearer);
     if (reply.status) {
         c->close_after = c->exchange.head.content_length > 0; /* that body is not read */
         refit_exchange_reply(&c->exchange, &reply);
@@ -340,6 +351,7 @@ static void on_read(struct bufferevent *io, void *context)
 static void linger(struct connection *c)
 {
     c->state = STATE_LINGER;
+    refit_http_tls_goodbye(c->io);
     shutdown(bufferevent_getfd(c->io), SHUT_WR);
     set_timer(c, LINGER_MS);
     process(c);
@@ -365,10 +377,35 @@ static void on_write(struct bufferevent *io, void *context)
     process(c);
 }
 
+static void begin_plain(struct connection *c)
+{
+    c->state = STATE_IDLE;
+    set_timer(c, c->server->config.idle_ms);
+}
+
+/* Others can make these as often as they like. */
+static void handshake_failed(struct connection *c, const char *otherwise)
+{
+    char why[512];
+    refit_tls_report_text(&c->tls_report, why, sizeof why);
+    refit_log_limited(REFIT_LOG_WARN, "TLS handshake failed", refit_log_text("listener", c->server->config.name),
+                      refit_log_text("peer", c->exchange.client), refit_log_text("reason", why[0] ? why : otherwise));
+    c->server->handshakes_failed++;
+    connection_free(c);
+}
+
 static void on_event(struct bufferevent *io, short what, void *context)
 {
     struct connection *c = context;
-    (void)io;
+    if (what & BEV_EVENT_CONNECTED) {
+        c->exchange.peer = c->peer = refit_http_tls_peer(io);
+        begin_plain(c);
+        return;
+    }
+    if (c->state == STATE_HANDSHAKE) {
+        handshake_failed(c, "the client closed the connection");
+        return;
+    }
     bool working = c->state == STATE_WORK && !c->exchange.on_gone;
     /* A client may close its half after the request and still wait for the answer. */
     if ((what & BEV_EVENT_EOF) && (c->state == STATE_ANSWER || working)) {
@@ -386,7 +423,9 @@ static void on_timer(evutil_socket_t fd, short what, void *context)
     struct connection *c = context;
     (void)fd;
     (void)what;
-    if (reading(c))
+    if (c->state == STATE_HANDSHAKE)
+        handshake_failed(c, "not done within its deadline");
+    else if (reading(c))
         refuse(c, 408, "request-timeout", "the request was not complete within its deadline");
     else
         connection_free(c);
@@ -399,7 +438,9 @@ static struct connection *connection_new(struct refit_httpd *server, evutil_sock
     if (!c)
         return NULL;
     c->timer = evtimer_new(server->base, on_timer, c);
-    c->io = c->timer ? bufferevent_socket_new(server->base, fd, BEV_OPT_CLOSE_ON_FREE) : NULL;
+    if (c->timer)
+        c->io = server->config.tls ? refit_http_tls_accept(server->base, fd, server->config.tls, &c->tls_report)
+                                   : bufferevent_socket_new(server->base, fd, BEV_OPT_CLOSE_ON_FREE);
     if (!c->io) {
         if (c->timer)
             event_free(c->timer);
@@ -423,11 +464,21 @@ static bool make_room(struct refit_httpd *server)
 {
     struct connection *oldest = NULL;
     for (struct connection *c = server->connections; c; c = c->next)
-        if (c->state == STATE_IDLE || c->state == STATE_HEAD)
+        if (c->state == STATE_HANDSHAKE || c->state == STATE_IDLE || c->state == STATE_HEAD)
             oldest = c;
     if (oldest)
         connection_free(oldest);
     return oldest != NULL;
+}
+
+static void name_local_peer(evutil_socket_t fd, char *out, size_t size)
+{
+    struct ucred who = {0};
+    socklen_t len = sizeof who;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) == 0)
+        snprintf(out, size, "unix:uid=%u,pid=%d", (unsigned)who.uid, (int)who.pid);
+    else
+        snprintf(out, size, "unix");
 }
 
 static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struct sockaddr *peer, int peer_len,
@@ -451,8 +502,16 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
         return;
     }
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    refit_listen_address_print(peer, c->exchange.client, sizeof c->exchange.client);
-    set_timer(c, server->config.idle_ms);
+    if (peer->sa_family == AF_UNIX)
+        name_local_peer(fd, c->exchange.client, sizeof c->exchange.client);
+    else
+        refit_listen_address_print(peer, c->exchange.client, sizeof c->exchange.client);
+    if (server->config.tls) {
+        c->state = STATE_HANDSHAKE;
+        set_timer(c, server->config.handshake_ms);
+    } else {
+        begin_plain(c);
+    }
     bufferevent_enable(c->io, EV_READ | EV_WRITE);
 }
 
@@ -475,48 +534,74 @@ static void on_listen_again(evutil_socket_t fd, short what, void *context)
     evconnlistener_enable(server->listener);
 }
 
-enum refit_status refit_httpd_start(struct event_base *base, const struct refit_httpd_config *config,
-                                    struct refit_httpd **out, struct refit_error *err)
+#define LISTEN_FLAGS (LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC | LEV_OPT_REUSEABLE)
+
+static enum refit_status listen_on_socket(struct refit_httpd *server, const char *path, struct refit_error *err)
+{
+    int fd;
+    enum refit_status status = refit_socket_listen_stream(path, (mode_t)server->config.socket_mode, &fd, err);
+    if (status)
+        return refit_error_prefix(err, status, "--%s", server->config.name);
+    server->listener = evconnlistener_new(server->base, on_accept, server, LISTEN_FLAGS, 0, fd);
+    if (server->listener)
+        return REFIT_OK;
+    refit_io_close(&fd);
+    unlink(path);
+    return refit_fail(err, REFIT_NO_MEMORY, "--%s %s: no memory for a listener", server->config.name, path);
+}
+
+static enum refit_status listen_on_port(struct refit_httpd *server, struct refit_error *err)
 {
     struct sockaddr_storage address;
     int len;
-    enum refit_status status = refit_listen_address_parse(config->address, config->name, &address, &len, err);
+    enum refit_status status =
+        refit_listen_address_parse(server->config.address, server->config.name, &address, &len, err);
     if (status)
         return status;
+    server->listener = evconnlistener_new_bind(server->base, on_accept, server, LISTEN_FLAGS, 128,
+                                               (struct sockaddr *)&address, len);
+    if (!server->listener)
+        return refit_fail_errno(err, errno, "--%s %s: can't listen there", server->config.name, server->config.address);
+    server->port = refit_listen_address_port_of(evconnlistener_get_fd(server->listener));
+    return REFIT_OK;
+}
+
+enum refit_status refit_httpd_start(struct event_base *base, const struct refit_httpd_config *config,
+                                    struct refit_httpd **out, struct refit_error *err)
+{
+    const char *path = refit_listen_address_unix(config->address);
     struct refit_httpd *server = calloc(1, sizeof *server);
     if (!server)
         return refit_fail_alloc(err, "an HTTP server", sizeof *server);
     server->config = *config;
     server->base = base;
     server->listen_again = evtimer_new(base, on_listen_again, server);
-    if (!server->listen_again) {
+    enum refit_status status = REFIT_OK;
+    if (!server->listen_again)
         status = refit_fail(err, REFIT_NO_MEMORY, "%s: no memory for its timer", config->name);
-        goto free_server;
-    }
-    server->listener = evconnlistener_new_bind(base, on_accept, server,
-                                               LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC | LEV_OPT_REUSEABLE, 128,
-                                               (struct sockaddr *)&address, len);
-    if (!server->listener) {
-        status = refit_fail_errno(err, errno, "--%s %s: can't listen there", config->name, config->address);
-        goto free_timer;
+    if (path)
+        server->config.tls = NULL; /* the kernel says who is there */
+    if (status == REFIT_OK)
+        status = path ? listen_on_socket(server, path, err) : listen_on_port(server, err);
+    if (status) {
+        if (server->listen_again)
+            event_free(server->listen_again);
+        free(server);
+        return status;
     }
     evconnlistener_set_error_cb(server->listener, on_accept_error);
-    server->port = refit_listen_address_port_of(evconnlistener_get_fd(server->listener));
     *out = server;
     return REFIT_OK;
-
-free_timer:
-    event_free(server->listen_again);
-free_server:
-    free(server);
-    return status;
 }
 
 void refit_httpd_stop(struct refit_httpd *server)
 {
     if (!server)
         return;
+    const char *path = refit_listen_address_unix(server->config.address);
     evconnlistener_free(server->listener);
+    if (path)
+        unlink(path);
     event_free(server->listen_again);
     while (server->connections)
         connection_free(server->connections);
@@ -531,6 +616,11 @@ uint16_t refit_httpd_port(const struct refit_httpd *server)
 unsigned refit_httpd_connections(const struct refit_httpd *server)
 {
     return server->count;
+}
+
+uint64_t refit_httpd_handshakes_failed(const struct refit_httpd *server)
+{
+    return server->handshakes_failed;
 }
 
 uint64_t refit_httpd_refused(const struct refit_httpd *server)

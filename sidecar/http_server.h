@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "sidecar/http_head.h"
 #include "sidecar/reply.h"
+#include "tls/tls.h"
 
 struct refit_httpd;
 
@@ -26,7 +27,9 @@ struct refit_exchange {
     struct refit_http_head head;
     const uint8_t *body; /* whole; NUL-terminated behind its last byte */
     size_t body_len;
-    char client[64]; /* address and port */
+    char client[64]; /* address and port; of a Unix socket "unix:uid=0,pid=7" */
+    char by[384];    /* of the handler of heads: who asks, for the audit */
+    const struct refit_tls_peer *peer; /* the names in the client's certificate; NULL: it showed none */
     void *user;      /* of the handler */
     /* The client is gone or the server closes: drop `user` and forget the exchange. Not called after an answer has
      * ended. */
@@ -40,16 +43,19 @@ struct refit_http_limits {
 
 struct refit_httpd_config {
     const char *name;    /* in messages: "control" */
-    const char *address; /* "127.0.0.1:7070", "[::1]:0" */
+    const char *address; /* "127.0.0.1:7070", "[::1]:0", "unix:/run/refit/control.sock" */
+    unsigned socket_mode;  /* of a Unix socket's file */
+    struct refit_tls *tls; /* borrowed; NULL: plain. Not for Unix sockets */
     unsigned connections_max;
     size_t header_bytes_max;
+    int64_t handshake_ms; /* for TLS, from the accept on */
     int64_t deadline_ms; /* until the head is there */
     int64_t idle_ms;     /* a connection without a request */
     int64_t answer_ms;   /* for the client to take an answer */
     uint64_t bodies_max; /* body bytes of all connections together */
     /* The head is there: set the limits for the rest, or answer at once (reply->status != 0; the connection is then
      * closed if a body would follow). */
-    void (*on_head)(void *context, const struct refit_http_head *head, struct refit_http_limits *limits,
+    void (*on_head)(void *context, struct refit_exchange *exchange, struct refit_http_limits *limits,
                     struct refit_reply *reply);
     /* The request is whole. Answer now or later with refit_exchange_reply or refit_exchange_stream. */
     void (*on_request)(void *context, struct refit_exchange *exchange);
@@ -65,6 +71,7 @@ void refit_httpd_stop(struct refit_httpd *server);
 uint16_t refit_httpd_port(const struct refit_httpd *server);
 unsigned refit_httpd_connections(const struct refit_httpd *server);
 uint64_t refit_httpd_refused(const struct refit_httpd *server); /* closed at once: all others were being answered */
+uint64_t refit_httpd_handshakes_failed(const struct refit_httpd *server);
 
 /* Sends the answer and ends the exchange. Steals the reply's memory. */
 void refit_exchange_reply(struct refit_exchange *exchange, struct refit_reply *reply);

@@ -53,6 +53,11 @@ enum refit_status refit_listen_address_parse(const char *text, const char *what,
     return REFIT_OK;
 }
 
+const char *refit_listen_address_unix(const char *text)
+{
+    return strncmp(text, "unix:/", 6) == 0 ? text + 5 : NULL;
+}
+
 bool refit_listen_address_is_loopback(const struct sockaddr_storage *address)
 {
     if (address->ss_family == AF_INET)

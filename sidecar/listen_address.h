@@ -17,6 +17,8 @@
 REFIT_MUST_CHECK enum refit_status refit_listen_address_parse(const char *text, const char *what,
                                                               struct sockaddr_storage *out, int *out_len,
                                                               struct refit_error *err);
+/* The path of "unix:/PATH"; NULL for everything else. */
+const char *refit_listen_address_unix(const char *text);
 bool refit_listen_address_is_loopback(const struct sockaddr_storage *address);
 /* Host without its port, numeric. */
 void refit_listen_address_host(const struct sockaddr_storage *address, char *out, size_t size);

@@ -40,6 +40,8 @@ int main(int argc, char **argv)
     sigemptyset(&signals);
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGHUP); /* read the files again; under nohup, too */
+    signal(SIGHUP, SIG_DFL);
     sigprocmask(SIG_BLOCK, &signals, NULL);
     signal(SIGPIPE, SIG_IGN);
     keep_standard_descriptors();

@@ -97,13 +97,17 @@ static const struct refit_route *find_route(const struct refit_routes *routes, c
     return NULL;
 }
 
-static void on_head(void *context, const struct refit_http_head *head, struct refit_http_limits *limits,
+static void on_head(void *context, struct refit_exchange *exchange, struct refit_http_limits *limits,
                     struct refit_reply *reply)
 {
     struct refit_routes *routes = context;
+    const struct refit_http_head *head = &exchange->head;
     char param[128], allow[64];
     int status;
     const struct refit_route *route = find_route(routes, head, param, &status, allow);
+    if (!routes->admin && !refit_guard_admits(routes->sidecar->guard, exchange, route ? route->method : NULL,
+                                              route ? route->path : NULL, reply))
+        return;
     if (!route && status == 404) {
         refit_reply_problem(reply, 404, "no-such-path", "%.200s: no such path here", head->path);
     } else if (!route) {
@@ -166,6 +170,9 @@ static void finish_work(struct refit_job *job)
 {
     struct work *work = (struct work *)job;
     struct refit_sidecar *sidecar = work->sidecar;
+    if (work->reply.status >= 400 && strcmp(work->route->method, "GET") != 0)
+        refit_audit_as("refused", work->exchange->by, work->exchange->head.path,
+                       refit_log_i64("http_status", work->reply.status));
     refit_exchange_reply(work->exchange, &work->reply);
     free(work);
     refit_sidecar_landed(sidecar);
@@ -211,7 +218,7 @@ static void on_request(void *context, struct refit_exchange *exchange)
     struct refit_call call = {.sidecar = sidecar,
                               .receiver = sidecar->receiver,
                               .head = &exchange->head,
-                              .client = exchange->client,
+                              .client = routes->admin ? exchange->client : exchange->by,
                               .body = exchange->body,
                               .body_len = exchange->body_len};
     char allow[64];

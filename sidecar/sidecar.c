@@ -98,7 +98,7 @@ static void note_session(struct refit_sidecar *sidecar, const struct refit_sessi
     bool counted = strcmp(sidecar->totals.seen, session->id) == 0;
     refit_health_observe(&sidecar->totals, session);
     if (!counted && session->phase == REFIT_PHASE_ABORTED)
-        refit_audit("-", "aborted", refit_log_text("refit", session->id), refit_log_u64("version", session->version),
+        refit_audit_as("failed", "-", "aborted", refit_log_text("refit", session->id), refit_log_u64("version", session->version),
                     refit_log_text("phase", refit_phase_name(session->failed_in)), REFIT_LOG_CAUSE(&session->error));
 }
 
@@ -161,6 +161,7 @@ static void on_tick(evutil_socket_t fd, short what, void *context)
         sidecar->lag_since_ns = now;
     }
     sidecar->tick_ns = now;
+    refit_guard_refresh(sidecar->guard);
     refit_watch_heartbeat(sidecar);
     refit_notify_alive();
     on_change(sidecar);
@@ -406,6 +407,12 @@ static void on_signal(evutil_socket_t fd, short what, void *context)
     (void)what;
     if (read(fd, &info, sizeof info) != (ssize_t)sizeof info)
         return;
+    if (info.ssi_signo == SIGHUP) {
+        refit_log(REFIT_LOG_INFO, "SIGHUP: looking at certificates, access lists and the audit log again");
+        refit_guard_refresh(sidecar->guard);
+        refit_audit_reopen();
+        return;
+    }
     if (sidecar->draining) {
         refit_log_event(REFIT_LOG_WARN, "second signal: exiting now", refit_log_u64("signal", info.ssi_signo));
         leave(1);
@@ -423,6 +430,9 @@ static enum refit_status listen_http(struct refit_sidecar *sidecar, bool admin, 
         .address = admin ? config->admin : config->control,
         .connections_max = (unsigned)(admin ? config->admin_connections : config->control_connections),
         .header_bytes_max = 16384,
+        .socket_mode = (unsigned)config->control_mode,
+        .tls = admin ? NULL : refit_guard_tls(sidecar->guard),
+        .handshake_ms = 10000,
         .deadline_ms = 30000,
         .idle_ms = 75000,
         .answer_ms = 30000,
@@ -476,6 +486,8 @@ static void destroy(struct refit_sidecar *sidecar)
     refit_httpd_stop(sidecar->admin);
     refit_routes_destroy(sidecar->control_routes);
     refit_routes_destroy(sidecar->admin_routes);
+    refit_guard_close(sidecar->guard);
+    refit_audit_close();
     refit_receiver_close(sidecar->receiver);
     refit_layout_release(sidecar->layout);
     free_event(sidecar->wake);
@@ -502,6 +514,10 @@ static void raise_descriptor_limit(void)
 static enum refit_status start(struct refit_sidecar *sidecar, const sigset_t *signals, struct refit_error *err)
 {
     enum refit_status status = make_events(sidecar, signals, err);
+    if (status == REFIT_OK)
+        status = refit_audit_open(sidecar->config->audit_log, err);
+    if (status == REFIT_OK)
+        status = refit_guard_open(sidecar->config, &sidecar->guard, err);
     if (status == REFIT_OK)
         status = listen_http(sidecar, true, err);
     if (status == REFIT_OK)

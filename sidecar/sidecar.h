@@ -12,7 +12,9 @@
 
 #include "base/log.h"
 #include "health/health.h"
+#include "sidecar/audit.h"
 #include "sidecar/config.h"
+#include "sidecar/guard.h"
 #include "sidecar/http_server.h"
 #include "sidecar/workers.h"
 
@@ -33,6 +35,7 @@ struct refit_sidecar {
     struct event_base *base;
     struct refit_httpd *control, *admin;
     struct refit_routes *control_routes, *admin_routes;
+    struct refit_guard *guard; /* of the control listener */
     struct refit_workers *workers;
     struct refit_receiver *receiver; /* NULL until it is open and again while it closes */
     struct refit_layout *layout;     /* of --layout */
@@ -73,9 +76,5 @@ void refit_sidecar_look(struct refit_sidecar *sidecar, struct refit_snapshots *o
 
 /* The first weights, from --initial-checkpoint. Called whenever something changed. */
 void refit_initial_step(struct refit_sidecar *sidecar, const struct refit_snapshots *now);
-
-/* One line per change: who, what, and its fields: from which version to which, digest, refit. */
-#define refit_audit(client, change_, ...) \
-    refit_log_event(REFIT_LOG_INFO, "audit", refit_log_text("by", client), refit_log_text("change", change_), __VA_ARGS__)
 
 #endif

@@ -160,7 +160,76 @@ static void the_printed_configuration_is_read_back(void **state)
     assert_int_equal(LOAD("--config", path), REFIT_OK);
     before.action = REFIT_CONFIG_RUN;
     snprintf(before.config, sizeof before.config, "%s", path);
+    memcpy(before.source, config.source, sizeof before.source);
     assert_memory_equal(&before, &config, sizeof config);
+}
+
+static char *printed(void)
+{
+    char *text;
+    size_t len;
+    FILE *out = open_memstream(&text, &len);
+    refit_config_print(&config, out);
+    fclose(out);
+    return text;
+}
+
+static void the_printed_configuration_says_where_it_came_from_and_no_secret(void **state)
+{
+    char *environment[] = {(char[]){"REFIT_RANKS=2"}, NULL}, expected[160];
+    write_file("admin:0123456789-the-secret\n");
+    char token_file[sizeof path];
+    memcpy(token_file, path, sizeof path);
+    const char *args[] = {"--token-file", token_file, "--slots", "3", NULL};
+    assert_int_equal(load_with(environment, args), REFIT_OK);
+    char *text = printed();
+    assert_non_null(strstr(text, "# from the environment, REFIT_RANKS\nranks = 2\n"));
+    assert_non_null(strstr(text, "# from the flag --slots\nslots = 3\n"));
+    assert_non_null(strstr(text, "\nstreams = 2\n"));
+    assert_null(strstr(text, "# from the flag --streams"));
+    snprintf(expected, sizeof expected, "token-file = \"%s\"\n", token_file);
+    assert_non_null(strstr(text, expected));
+    assert_null(strstr(text, "secret"));
+    free(text);
+    write_file("slots = 4\n");
+    assert_int_equal(LOAD("--config", path), REFIT_OK);
+    text = printed();
+    snprintf(expected, sizeof expected, "# from the file %s\nslots = 4\n", path);
+    assert_non_null(strstr(text, expected));
+    free(text);
+}
+
+static void control_beyond_loopback_is_authenticated(void **state)
+{
+    assert_int_equal(LOAD("--control", "0.0.0.0:7070", "--tls-cert", "c", "--tls-key", "k", "--token-file", "t"), REFIT_OK);
+    assert_int_equal(LOAD("--control", "0.0.0.0:7070", "--tls-cert", "c", "--tls-key", "k", "--tls-client-ca", "a"), REFIT_OK);
+    assert_error(LOAD("--control", "0.0.0.0:7070", "--tls-cert", "c", "--tls-key", "k"), "without authentication");
+    assert_error(LOAD("--control", "0.0.0.0:7070", "--token-file", "t"), "--insecure-plaintext-tokens");
+    assert_int_equal(LOAD("--control", "0.0.0.0:7070", "--token-file", "t", "--insecure-plaintext-tokens"), REFIT_OK);
+    assert_error(LOAD("--control", "0.0.0.0:7070", "--insecure-plaintext-tokens"), "--insecure-control");
+    assert_error(LOAD("--control", "0.0.0.0:7070", "--token-file", "t", "--insecure-control"), "--insecure-plaintext-tokens");
+    assert_int_equal(LOAD("--token-file", "t"), REFIT_OK);
+}
+
+static void tls_options_belong_together(void **state)
+{
+    assert_error(LOAD("--tls-cert", "c"), "found only --tls-cert");
+    assert_error(LOAD("--tls-key", "k"), "found only --tls-key");
+    assert_error(LOAD("--tls-client-ca", "a"), "--tls-cert and --tls-key are needed");
+    assert_error(LOAD("--tls-cert", "c", "--tls-key", "k", "--tls-client-names", "n"), "--tls-client-ca is needed");
+    assert_error(LOAD("--tls-client-role", "root"), "one of none|read|refit|admin");
+}
+
+static void a_unix_socket_may_be_the_control_listener(void **state)
+{
+    assert_int_equal(LOAD("--control", "unix:/run/refit/control.sock", "--control-mode", "0660"), REFIT_OK);
+    assert_string_equal(config.control, "unix:/run/refit/control.sock");
+    assert_int_equal(config.control_mode, 0660);
+    assert_error(LOAD("--control", "unix:control.sock"), "or unix:/PATH");
+    assert_error(LOAD("--admin", "unix:/run/a.sock"), "--admin");
+    assert_error(LOAD("--control-mode", "999"), "octal");
+    assert_error(LOAD("--control-mode", "1777"), "octal");
+    assert_error(LOAD("--control", "unix:/c.sock", "--tls-cert", "c", "--tls-key", "k"), "takes no --tls-cert");
 }
 
 static void values_are_exact(void **state)
@@ -233,6 +302,10 @@ int main(void)
         cmocka_unit_test(unknown_environment_is_ignored),
         cmocka_unit_test(control_beyond_loopback_needs_a_word),
         cmocka_unit_test(what_belongs_together_is_checked),
+        cmocka_unit_test(the_printed_configuration_says_where_it_came_from_and_no_secret),
+        cmocka_unit_test(control_beyond_loopback_is_authenticated),
+        cmocka_unit_test(tls_options_belong_together),
+        cmocka_unit_test(a_unix_socket_may_be_the_control_listener),
         cmocka_unit_test(the_printed_configuration_is_read_back),
         cmocka_unit_test(values_are_exact),
         cmocka_unit_test(the_page_shows_what_help_shows),

@@ -23,7 +23,7 @@ static struct refit_httpd *server;
 static int client;
 static const char *trickle; /* what the client sends again and again */
 
-static void on_head(void *context, const struct refit_http_head *head, struct refit_http_limits *limits,
+static void on_head(void *context, struct refit_exchange *exchange, struct refit_http_limits *limits,
                     struct refit_reply *reply)
 {
     *limits = (struct refit_http_limits){.body_bytes = 1 << 20, .deadline_ms = DEADLINE_MS};
