@@ -8,9 +8,17 @@
 
 #include "layouts/layout.h"
 
+static struct refit_credentials *default_credentials;
+
+void refit_control_set_default(struct refit_credentials *credentials)
+{
+    default_credentials = credentials;
+}
+
 enum refit_status refit_control_init(struct refit_control *control, const char *url, struct refit_error *err)
 {
     memset(control, 0, sizeof *control);
+    control->credentials = default_credentials;
     return refit_http_url_parse(url, &control->url, err);
 }
 
@@ -19,7 +27,7 @@ enum refit_status refit_control_init(struct refit_control *control, const char *
 static enum refit_status status_of_http(int code)
 {
     switch (code) {
-    case 400: case 405: case 411: case 413: case 431: return REFIT_INVALID;
+    case 400: case 401: case 403: case 405: case 411: case 413: case 431: return REFIT_INVALID;
     case 404: return REFIT_NOT_FOUND;
     case 408: case 504: return REFIT_TIMEOUT;
     case 409: return REFIT_CONFLICT;
@@ -62,9 +70,11 @@ static enum refit_status fail_with_problem(const struct refit_control *control, 
 
 /* ---- calls ---- */
 
-static enum refit_status call_text(struct refit_control *control, const struct refit_http_request *request,
+static enum refit_status call_text(struct refit_control *control, const struct refit_http_request *given,
                                    struct refit_http_answer *answer, struct refit_error *err)
 {
+    struct refit_http_request shown = *given, *request = &shown;
+    shown.credentials = control->credentials;
     enum refit_status status = refit_http_call(&control->url, request, answer, err);
     if (status != REFIT_OK)
         return status;

@@ -19,10 +19,14 @@
 
 struct refit_control {
     struct refit_http_url url;
+    struct refit_credentials *credentials; /* borrowed; NULL: none */
     char instance[REFIT_HTTP_HEADER_MAX]; /* of the last answer; empty before the first */
 };
+/* With the credentials of refit_control_set_default; a caller that has its own sets them after this. */
 REFIT_MUST_CHECK enum refit_status refit_control_init(struct refit_control *control, const char *url,
                                                       struct refit_error *err);
+/* For programs, whose every call shows the same: before the first control is made. Borrowed. */
+void refit_control_set_default(struct refit_credentials *credentials);
 
 /* Any call. `body` (may be NULL) is borrowed; *out (may be NULL) is new, JSON null for an empty answer. Every answer
  * beyond 2xx is an error. */

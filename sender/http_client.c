@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
+#include <event2/bufferevent_ssl.h>
 #include <event2/dns.h>
 #include <event2/event.h>
 #include <event2/http.h>
@@ -16,6 +17,7 @@
 
 #define ANSWER_HEADER_MAX (16 * 1024)
 #define PORT_DEFAULT 80
+#define PORT_SECURE 443
 
 /* Name look-ups draw random numbers from state that all of libevent shares; with this it is locked. */
 static void use_threads(void)
@@ -27,7 +29,7 @@ static pthread_once_t threads_once = PTHREAD_ONCE_INIT;
 
 static enum refit_status bad_url(struct refit_error *err, const char *text, const char *why)
 {
-    return refit_fail(err, REFIT_INVALID, "URL \"%s\": %s; expected http://HOST:PORT", text, why);
+    return refit_fail(err, REFIT_INVALID, "URL \"%s\": %s; expected http://HOST:PORT or https://HOST:PORT", text, why);
 }
 
 static enum refit_status take_apart(struct evhttp_uri *uri, const char *text, struct refit_http_url *out,
@@ -37,8 +39,9 @@ static enum refit_status take_apart(struct evhttp_uri *uri, const char *text, st
     const char *host = evhttp_uri_get_host(uri);
     const char *path = evhttp_uri_get_path(uri);
     int port = evhttp_uri_get_port(uri);
-    if (!scheme || strcmp(scheme, "http") != 0)
-        return bad_url(err, text, "only the scheme http is spoken");
+    out->secure = scheme && strcmp(scheme, "https") == 0;
+    if (!scheme || (!out->secure && strcmp(scheme, "http") != 0))
+        return bad_url(err, text, "only the schemes http and https are spoken");
     if (!host || !*host)
         return bad_url(err, text, "no host");
     if (evhttp_uri_get_userinfo(uri) || evhttp_uri_get_query(uri) || evhttp_uri_get_fragment(uri))
@@ -48,7 +51,7 @@ static enum refit_status take_apart(struct evhttp_uri *uri, const char *text, st
     size_t len = strlen(host);
     bool bracketed = host[0] == '[';
     snprintf(out->host, sizeof out->host, "%.*s", (int)(bracketed ? len - 2 : len), host + bracketed);
-    out->port = (uint16_t)(port < 0 ? PORT_DEFAULT : port);
+    out->port = (uint16_t)(port >= 0 ? port : out->secure ? PORT_SECURE : PORT_DEFAULT);
     len = path ? strlen(path) : 0;
     while (len > 0 && path[len - 1] == '/')
         len--;
@@ -82,6 +85,7 @@ struct call {
     struct event_base *loop;
     struct evdns_base *dns;
     struct evhttp_connection *connection;
+    struct refit_tls_report tls; /* what went wrong with TLS */
     enum refit_status status;
     bool done;
     int failure; /* enum evhttp_request_error, or -1 */
@@ -139,6 +143,10 @@ static enum refit_status no_answer(struct call *call)
     int unknown = bufferevent_socket_get_dns_error(evhttp_connection_get_bufferevent(call->connection));
     if (unknown) /* libevent reports it as an end of the connection */
         return call_failed(call, REFIT_PEER, evutil_gai_strerror(unknown));
+    char why[512];
+    refit_tls_report_text(&call->tls, why, sizeof why);
+    if (why[0])
+        return call_failed(call, REFIT_PEER, why);
     switch (call->failure) {
     case EVREQ_HTTP_DATA_TOO_LONG: return call_failed(call, REFIT_INVALID, "the answer is larger than is accepted");
     case EVREQ_HTTP_INVALID_HEADER: return call_failed(call, REFIT_INVALID, "the answer is not HTTP");
@@ -170,6 +178,37 @@ static bool is_numeric(const char *host)
     return inet_pton(AF_INET, host, address) == 1 || inet_pton(AF_INET6, host, address) == 1;
 }
 
+/* *out is new; the connection takes it over. */
+static enum refit_status open_tls(struct call *call, struct bufferevent **out)
+{
+    struct refit_tls *tls;
+    struct ssl_st *ssl;
+    if (!call->request->credentials)
+        return call_failed(call, REFIT_INVALID, "no credentials were given for https");
+    enum refit_status status = refit_credentials_tls(call->request->credentials, &tls, call->err);
+    if (status == REFIT_OK)
+        status = refit_tls_session(tls, call->url->host, &call->tls, &ssl, call->err);
+    if (status)
+        return status;
+    *out = bufferevent_openssl_socket_new(call->loop, -1, ssl, BUFFEREVENT_SSL_CONNECTING,
+                                          BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS);
+    return *out ? REFIT_OK : refit_fail_alloc(call->err, "a TLS connection", sizeof(void *));
+}
+
+static enum refit_status open_connection(struct call *call)
+{
+    struct bufferevent *io = NULL;
+    enum refit_status status = call->url->secure ? open_tls(call, &io) : REFIT_OK;
+    if (status)
+        return status;
+    call->connection = evhttp_connection_base_bufferevent_new(call->loop, call->dns, io, call->url->host, call->url->port);
+    if (call->connection)
+        return REFIT_OK;
+    if (io)
+        bufferevent_free(io);
+    return refit_fail_alloc(call->err, "an HTTP connection", sizeof(void *));
+}
+
 static enum refit_status open_loop(struct call *call)
 {
     struct event_config *config = event_config_new();
@@ -182,9 +221,9 @@ static enum refit_status open_loop(struct call *call)
         return call_failed(call, REFIT_SYSTEM, "cannot make an event loop");
     if (!is_numeric(call->url->host))
         call->dns = evdns_base_new(call->loop, EVDNS_BASE_INITIALIZE_NAMESERVERS);
-    call->connection = evhttp_connection_base_new(call->loop, call->dns, call->url->host, call->url->port);
-    if (!call->connection)
-        return refit_fail_alloc(call->err, "an HTTP connection", sizeof(void *));
+    enum refit_status status = open_connection(call);
+    if (status)
+        return status;
     /* The deadline is the loop's; libevent's own would start again with every byte that trickles in. */
     evhttp_connection_set_timeout(call->connection, refit_deadline_left_ms(call->request->deadline) / 1000 + 2);
     evhttp_connection_set_retries(call->connection, 0);
@@ -192,6 +231,22 @@ static enum refit_status open_loop(struct call *call)
     size_t most = call->request->answer_max ? call->request->answer_max : REFIT_HTTP_ANSWER_MAX;
     evhttp_connection_set_max_body_size(call->connection, (ev_ssize_t)most);
     return REFIT_OK;
+}
+
+static enum refit_status add_token(struct call *call, struct evkeyvalq *headers)
+{
+    char token[REFIT_TOKEN_TEXT_MAX], value[REFIT_TOKEN_TEXT_MAX + 8];
+    if (!call->request->credentials)
+        return REFIT_OK;
+    enum refit_status status = refit_credentials_token(call->request->credentials, call->url->host, call->url->secure,
+                                                       token, call->err);
+    if (status == REFIT_OK && token[0]) {
+        snprintf(value, sizeof value, "Bearer %s", token);
+        evhttp_add_header(headers, "Authorization", value);
+        explicit_bzero(value, sizeof value);
+    }
+    explicit_bzero(token, sizeof token);
+    return status;
 }
 
 static enum refit_status start_request(struct call *call)
@@ -209,6 +264,11 @@ static enum refit_status start_request(struct call *call)
     evhttp_add_header(headers, "Host", host);
     evhttp_add_header(headers, "Connection", "close");
     evhttp_add_header(headers, "Accept", "application/json");
+    enum refit_status status = add_token(call, headers);
+    if (status) {
+        evhttp_request_free(sent);
+        return status;
+    }
     if (request->body) {
         evhttp_add_header(headers, "Content-Type", "application/json");
         evbuffer_add_reference(evhttp_request_get_output_buffer(sent), request->body, request->body_bytes, NULL, NULL);

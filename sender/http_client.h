@@ -3,7 +3,7 @@
  * One HTTP request, blocking, with a deadline over the whole of it: name look-up, connect, sending and the answer.
  *
  * Each call has an event loop and a connection of its own, so calls from several threads never meet and a slow peer
- * holds up nobody else. Answers are bounded. Only plain `http`.
+ * holds up nobody else. Answers are bounded. `https` checks the peer's chain and that its certificate names the host.
  *
  * Call from a thread that blocks SIGPIPE, or in a process that ignores it.
  */
@@ -14,16 +14,19 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "sender/credentials.h"
 
 #define REFIT_URL_MAX 256
 #define REFIT_HTTP_ANSWER_MAX (1u << 20)
 #define REFIT_HTTP_HEADER_MAX 128
 
-/* A base URL, taken apart: "http://10.0.0.7:7070", "10.0.0.7:7070", "http://[::1]:7070/replica-a". */
+/* A base URL, taken apart: "https://replica-0.pool:7070", "http://10.0.0.7:7070", "10.0.0.7:7070" (http),
+ * "http://[::1]:7070/replica-a". */
 struct refit_http_url {
     char text[REFIT_URL_MAX]; /* normal form, for messages */
     char host[REFIT_URL_MAX]; /* without brackets */
     uint16_t port;
+    bool secure; /* https */
     char prefix[REFIT_URL_MAX]; /* path, without a trailing slash */
 };
 REFIT_MUST_CHECK enum refit_status refit_http_url_parse(const char *text, struct refit_http_url *out,
@@ -38,6 +41,7 @@ struct refit_http_request {
     size_t body_bytes;
     size_t answer_max; /* 0: REFIT_HTTP_ANSWER_MAX */
     struct refit_deadline deadline;
+    struct refit_credentials *credentials; /* borrowed; NULL: no token, and no https */
 };
 
 struct refit_http_answer {
@@ -47,8 +51,8 @@ struct refit_http_answer {
     size_t body_bytes;
 };
 
-/* REFIT_OK: there was an answer, of whatever status. REFIT_PEER: no connection, or closed before its end;
- * REFIT_TIMEOUT; REFIT_INVALID: not HTTP, or too large. */
+/* REFIT_OK: there was an answer, of whatever status. REFIT_PEER: no connection, no trust, or closed before its end;
+ * REFIT_TIMEOUT; REFIT_INVALID: not HTTP, too large, or a token that must not be sent there. */
 REFIT_MUST_CHECK enum refit_status refit_http_call(const struct refit_http_url *url,
                                                    const struct refit_http_request *request,
                                                    struct refit_http_answer *answer, struct refit_error *err);

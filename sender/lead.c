@@ -33,13 +33,15 @@ static enum refit_status check_transport(const char *name, struct refit_error *e
     return refit_fail(err, REFIT_INVALID, "transport \"%s\" is not known; expected auto, tcp or local", name);
 }
 
-static enum refit_status add_replicas(struct refit_lead *lead, const char *const *urls, struct refit_error *err)
+static enum refit_status add_replicas(struct refit_lead *lead, const char *const *urls,
+                                      struct refit_credentials *credentials, struct refit_error *err)
 {
     for (size_t i = 0; i < lead->replica_count; i++) {
         struct refit_replica *replica = &lead->replicas[i];
         enum refit_status status = refit_control_init(&replica->control, urls[i], err);
         if (status != REFIT_OK)
             return status;
+        replica->control.credentials = credentials;
         for (size_t k = 0; k < i; k++)
             if (strcmp(lead->replicas[k].control.url.text, replica->control.url.text) == 0)
                 return refit_fail(err, REFIT_INVALID, "replica %s is given twice", replica->control.url.text);
@@ -74,7 +76,7 @@ enum refit_status refit_lead_create(const struct refit_lead_config *config, stru
     enum refit_status status = lead->replicas ? check_transport(config->transport, err)
                                               : refit_fail_alloc(err, "replicas", lead->replica_count);
     if (status == REFIT_OK)
-        status = add_replicas(lead, config->replicas, err);
+        status = add_replicas(lead, config->replicas, config->credentials, err);
     if (status != REFIT_OK)
         refit_lead_destroy(lead);
     else

@@ -28,6 +28,7 @@ struct refit_lead_config {
     const char *name;      /* NULL: host name and process id */
     bool takeover;
     const char *transport; /* NULL or "auto", "tcp", "local" */
+    struct refit_credentials *credentials; /* borrowed */
 };
 REFIT_MUST_CHECK enum refit_status refit_lead_create(const struct refit_lead_config *config, struct refit_lead **out,
                                                      struct refit_error *err);

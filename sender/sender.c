@@ -63,8 +63,14 @@ static enum refit_status open_lead(struct refit_sender *sender, const struct ref
     struct refit_lead_config lead = {.ranks = config->ranks, .replicas = config->replicas,
                                      .replica_count = config->replica_count, .name = config->name,
                                      .takeover = config->takeover != 0, .transport = config->transport};
+    const struct refit_credentials_config credentials = {.cacert = config->cacert, .cert = config->cert, .key = config->key,
+                                                         .token_file = config->token_file,
+                                                         .plaintext_tokens = config->insecure_plaintext_tokens != 0};
     struct refit_ranks_handlers handlers = {.message = lead_message, .lost = lead_lost, .context = sender};
-    enum refit_status status = refit_lead_create(&lead, &sender->lead, err);
+    enum refit_status status = refit_credentials_open(&credentials, &sender->credentials, err);
+    lead.credentials = sender->credentials;
+    if (status == REFIT_OK)
+        status = refit_lead_create(&lead, &sender->lead, err);
     if (status != REFIT_OK) {
         refit_io_close(&own);
         return status;
@@ -180,6 +186,7 @@ void refit_sender_close(struct refit_sender *sender)
     refit_ranks_close(sender->member);
     refit_ranks_close(sender->lead_ranks);
     refit_lead_destroy(sender->lead);
+    refit_credentials_close(sender->credentials);
     drop_source(sender);
     refit_server_destroy(sender->server);
     refit_shared_free_all(&sender->shared);

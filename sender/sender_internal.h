@@ -8,6 +8,7 @@
 #include <refit/sender.h>
 
 #include "checkpoint/checkpoint.h"
+#include "sender/credentials.h"
 #include "sender/lead.h"
 #include "sender/plan_cache.h"
 #include "sender/ranks.h"
@@ -21,6 +22,7 @@ struct refit_sender {
     struct refit_server *server;
     struct refit_ranks *member;     /* this rank's end */
     struct refit_lead *lead;        /* rank 0 */
+    struct refit_credentials *credentials; /* rank 0: shown to replicas */
     struct refit_ranks *lead_ranks; /* rank 0: the lead's end */
     uint64_t turn;                  /* calls that all ranks make together, so far */
     struct refit_shared *shared;

@@ -181,6 +181,7 @@ static bool settle(SSL_CTX *context, const struct refit_tls_config *config)
                        SSL_OP_CIPHER_SERVER_PREFERENCE | (data ? SSL_OP_ENABLE_KTLS : 0);
     SSL_CTX_set_options(context, options);
     SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
+                                  SSL_MODE_NO_AUTO_CHAIN | /* the file is the chain; CAs here are for the other end */
                                   (data ? 0 : SSL_MODE_RELEASE_BUFFERS));
     SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_verify_depth(context, DEPTH_MAX);

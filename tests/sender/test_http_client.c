@@ -58,11 +58,15 @@ static void urls_are_taken_apart(void **state)
     assert_string_equal(url.prefix, "/replicas/a");
     assert_int_equal(refit_http_url_parse("http://[::1]:7070", &url, &err), REFIT_OK);
     assert_string_equal(url.host, "::1");
+    assert_false(url.secure);
+    assert_int_equal(refit_http_url_parse("https://replica-0.pool", &url, &err), REFIT_OK);
+    assert_true(url.secure);
+    assert_int_equal(url.port, 443);
 }
 
 static void bad_urls_are_named(void **state)
 {
-    static const char *const bad[] = {"ftp://a:1", "https://a:1", "http://", "http://a:0", "http://u@a:1", "http://a:1?q", ""};
+    static const char *const bad[] = {"ftp://a:1", "httpss://a:1", "http://", "http://a:0", "http://u@a:1", "http://a:1?q", ""};
     struct refit_http_url url;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         assert_int_equal(refit_http_url_parse(bad[i], &url, &err), REFIT_INVALID);

@@ -35,13 +35,19 @@ struct refit_sender;
 struct refit_sender_config {
     uint32_t rank, ranks;
     const char *lead_address;       /* "host:port" where rank 0 listens for the other ranks; may be NULL when ranks is 1 */
-    const char *const *replicas;    /* rank 0: base URLs of the control APIs: "http://10.0.0.7:7070" */
+    const char *const *replicas;    /* rank 0: base URLs of the control APIs: "https://replica-0:7070" */
     size_t replica_count;
     const char *name;               /* rank 0: who leads, in messages; NULL: host name and process id */
     int takeover;                   /* rank 0: replace a lead that still seems alive */
     unsigned streams;               /* tcp connections per edge pair; 0: 2 */
     const char *transport;          /* NULL or "auto": local on the same host, else tcp; "tcp"; "local" */
     int64_t connect_timeout_ms;     /* for ranks to find the lead, and all to be there; 0: 60000 */
+    /* Rank 0: what replicas are shown, and which are trusted. Paths of PEM files, read again when they change. NULL: by the
+     * environment (REFIT_CACERT, REFIT_CERT, REFIT_KEY, REFIT_TOKEN_FILE), and "" none. */
+    const char *cacert;             /* who signs replicas; none: the system's store */
+    const char *cert, *key;         /* the certificate shown to replicas, and its key */
+    const char *token_file;         /* its first line is the bearer token */
+    int insecure_plaintext_tokens;  /* send it over http:// beyond loopback, too */
 };
 
 /* Ranks other than 0 connect to the lead here, and rank 0 waits for all of them. *out is new. */

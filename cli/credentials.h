@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What replicas are shown and trusted for: options of every command that calls one.
+ */
+#ifndef REFIT_CLI_CREDENTIALS_H
+#define REFIT_CLI_CREDENTIALS_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+/* Takes --cacert, --cert, --key, --token-file (with their values) and --insecure-plaintext-tokens out of the arguments up
+ * to a "--", into the environment, where REFIT_CACERT and the like are. False after a message on standard error. */
+bool refit_cli_take_credentials(int *argc, char **argv);
+void refit_cli_credentials_help(FILE *out);
+
+#endif
