@@ -252,7 +252,9 @@ enum refit_status refit_slot_adopt(int fd, uint64_t bytes, enum refit_protection
         return status;
     struct refit_arena *slot = NULL;
     status = map_slot(own, bytes, can_write, &slot, err);
-    if (status == REFIT_OK && can_write)
+    /* Pages that are there need no touch, and filling the page tables of large slots would keep a restarted refitd from
+     * being ready: they fill as a refit writes. */
+    if (status == REFIT_OK && can_write && present < bytes)
         status = touch(slot->mapping, bytes, "taken back", err);
     if (status != REFIT_OK) {
         refit_arena_release(slot);
