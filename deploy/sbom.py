@@ -32,14 +32,19 @@ def dpkg(*command):
 
 
 def owner(path):
-    """(package, version, architecture, source) of a library by its file name, or None."""
+    """(package, version, architecture, source) of the package that holds this very file, or None. A name alone would not
+    do: packages for other architectures hold files of the same names."""
+    with open(path, "rb") as file:
+        content = file.read()
     for line in dpkg("dpkg-query", "-S", "*/" + os.path.basename(path)).splitlines():
-        package = line.rsplit(": ", 1)[0].split(", ")[0]
-        if package.startswith("diversion"):
+        package, _, where = line.rpartition(": ")
+        if package.startswith("diversion") or not os.path.isfile(where):
             continue
-        name, version, arch, source = dpkg("dpkg-query", "-W", "-f", "${Package}\t${Version}\t${Architecture}\t${source:Package}",
-                                           package).split("\t")
-        return name, version, arch, source
+        with open(where, "rb") as file:
+            if file.read() != content:
+                continue
+        fields = dpkg("dpkg-query", "-W", "-f", "${Package}\t${Version}\t${Architecture}\t${source:Package}", package.split(", ")[0])
+        return tuple(fields.split("\t"))
     return None
 
 
