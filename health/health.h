@@ -47,11 +47,36 @@ void refit_health_observe(struct refit_health_totals *totals, const struct refit
 /* Adds the last swap, once; of several between two looks the last one counts. */
 void refit_health_observe_swap(struct refit_health_totals *totals, const struct refit_bank_snapshot *bank);
 
+/* The last refits, newest first, for people who look. */
+#define REFIT_HEALTH_HISTORY 20
+struct refit_health_past {
+    struct refit_session_snapshot session; /* as seen last */
+    int64_t began_ms;                      /* wall clock, since the epoch */
+};
+struct refit_health_history {
+    struct refit_health_past past[REFIT_HEALTH_HISTORY];
+    uint32_t count;
+};
+/* Call with every snapshot seen. True when this refit is seen to have ended, once. */
+bool refit_health_history_observe(struct refit_health_history *history, const struct refit_session_snapshot *session,
+                                  int64_t now_ms);
+/* The id of one that was replaced by `latest` and is not known to have ended: its snapshot is still to be taken. NULL:
+ * none. Borrowed until the next call. */
+const char *refit_health_history_unfinished(const struct refit_health_history *history, const char *latest);
+void refit_health_history_forget(struct refit_health_history *history, const char *id);
+
 /* Answers by class of status, one listener's. */
 struct refit_health_http {
     unsigned connections;
     uint64_t answers[6]; /* [2]: 2xx */
     uint64_t refused;    /* connections closed at once, all others being answered */
+};
+
+/* Of the control listener's door. */
+struct refit_health_guard {
+    int64_t certificate_not_after_s; /* 0: no certificate */
+    bool refused;                    /* certificate or access files as they are now were refused: older ones are in use */
+    uint64_t unauthenticated, forbidden; /* requests turned away */
 };
 
 /* All that is known now; pointers are borrowed. */
@@ -66,6 +91,7 @@ struct refit_health_view {
     bool startup_needs_weights;
     int64_t loop_lag_ns; /* how late the event loop's tick was, the worst of the last minute */
     struct refit_health_http control, admin;
+    struct refit_health_guard guard;
     uint64_t log_lines_lost;
     int64_t now_ms;       /* wall clock, since the epoch */
     const char *software; /* "0.1.0" */
@@ -87,6 +113,9 @@ bool refit_health_metrics(const struct refit_health_view *view, bool openmetrics
 json_t *refit_health_session_json(const struct refit_session_snapshot *session);
 json_t *refit_health_weights_json(const struct refit_receiver_snapshot *receiver);
 json_t *refit_health_version_json(const struct refit_version *version);
+json_t *refit_health_history_json(const struct refit_health_history *history);
+/* GET /status: all that the page shows. */
+json_t *refit_health_status_json(const struct refit_health_view *view, const struct refit_health_history *history);
 
 bool refit_health_is_terminal(enum refit_phase phase);
 bool refit_health_is_retryable(enum refit_status status); /* the same request may succeed later */

@@ -71,6 +71,18 @@ static void http_metrics(const struct refit_health_view *view, struct refit_expo
         }
 }
 
+static void guard_metrics(const struct refit_health_guard *guard, struct refit_exposition *x)
+{
+    refit_exposition_family(x, COUNTER, "refit_http_requests_denied", "Requests to the control API turned away, by reason.");
+    refit_exposition_u64(x, LABELS("reason", "unauthenticated"), guard->unauthenticated);
+    refit_exposition_u64(x, LABELS("reason", "forbidden"), guard->forbidden);
+    refit_exposition_seconds(x, GAUGE, "refit_tls_certificate_expiry_timestamp_seconds",
+                             "When the certificate of the control API expires, in seconds since the epoch; 0: none.",
+                             (double)guard->certificate_not_after_s);
+    whole(x, GAUGE, "refit_credentials_refused",
+          "1 while certificate or access files were refused as they are now and older ones are in use.", guard->refused);
+}
+
 static void version_metrics(const struct refit_receiver_snapshot *receiver, struct refit_exposition *x)
 {
     const struct refit_bank_snapshot *bank = &receiver->bank;
@@ -192,6 +204,7 @@ bool refit_health_metrics(const struct refit_health_view *view, bool openmetrics
     struct refit_exposition x = {.out = out, .openmetrics = openmetrics};
     own_metrics(view, &x);
     http_metrics(view, &x);
+    guard_metrics(&view->guard, &x);
     if (view->receiver) {
         version_metrics(view->receiver, &x);
         slot_metrics(&view->receiver->bank, &x);

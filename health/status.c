@@ -138,3 +138,14 @@ json_t *refit_health_weights_json(const struct refit_receiver_snapshot *receiver
     set(out, "ranks", ranks_json(bank));
     return out;
 }
+
+json_t *refit_health_status_json(const struct refit_health_view *view, const struct refit_health_history *history)
+{
+    json_t *out = json_pack("{s:s, s:I, s:o, s:o}", "software", view->software, "now_ms", (json_int_t)view->now_ms, "ready",
+                            refit_health_ready(view).body, "history", refit_health_history_json(history));
+    if (!out)
+        return NULL;
+    set(out, "weights", view->receiver ? refit_health_weights_json(view->receiver) : json_null());
+    set(out, "refit", view->session ? refit_health_session_json(view->session) : json_null());
+    return out;
+}

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The admin listener: probes and metrics. It only reads.
+ * The admin listener: probes, metrics and the page. It only reads.
  */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "sidecar/page.h"
 #include "sidecar/routes.h"
 
 #define METRICS_MAX (256u << 10)
+#define PAGE_MAX (256u << 10)
 #define TEXT_TYPE "text/plain; version=0.0.4; charset=utf-8"
 #define OPENMETRICS_TYPE "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
@@ -62,4 +64,39 @@ void refit_handle_metrics(const struct refit_call *call, struct refit_reply *rep
     else
         refit_reply_problem(reply, 500, "system", "metrics do not fit %u bytes", METRICS_MAX);
     refit_buf_release(&text);
+}
+
+void refit_handle_page(const struct refit_call *call, struct refit_reply *reply)
+{
+    struct refit_snapshots now;
+    struct refit_buf text;
+    char policy[REFIT_PAGE_POLICY_MAX];
+    refit_sidecar_look(call->sidecar, &now);
+    refit_buf_init(&text, PAGE_MAX);
+    refit_page_policy(policy);
+    refit_reply_header(reply, "Content-Security-Policy", "%s", policy);
+    refit_reply_header(reply, "X-Content-Type-Options", "nosniff");
+    refit_reply_header(reply, "Referrer-Policy", "no-referrer");
+    if (refit_page_render(&now.view, &text))
+        refit_reply_bytes(reply, 200, "text/html; charset=utf-8", text.data, text.len);
+    else
+        refit_reply_problem(reply, 500, "system", "the page does not fit %u bytes", PAGE_MAX);
+    refit_buf_release(&text);
+}
+
+void refit_handle_status(const struct refit_call *call, struct refit_reply *reply)
+{
+    struct refit_snapshots now;
+    refit_sidecar_look(call->sidecar, &now);
+    refit_reply_json(reply, 200, refit_health_status_json(&now.view, &call->sidecar->history));
+}
+
+void refit_handle_traffic(const struct refit_call *call, struct refit_reply *reply)
+{
+    json_t *body = NULL;
+    struct refit_error err;
+    if (refit_traffic_json(call->traffic, call->receiver, &body, &err))
+        refit_reply_error(reply, &err, NULL, 0);
+    else
+        refit_reply_json(reply, 200, body);
 }

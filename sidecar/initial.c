@@ -51,6 +51,7 @@ static void finish_begin(struct refit_job *job)
     } else {
         json_decref(start->ticket.card);
         memcpy(sidecar->initial.id, start->ticket.id, sizeof sidecar->initial.id);
+        refit_traffic_note(&sidecar->traffic, start->ticket.id, &start->request);
         sidecar->initial.running = true;
         refit_audit("--initial-checkpoint", "begin", refit_log_text("refit", start->ticket.id),
                     refit_log_u64("version", start->request.version), refit_log_text("from", start->request.checkpoint));

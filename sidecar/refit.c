@@ -134,10 +134,12 @@ void refit_handle_begin(const struct refit_call *call, struct refit_reply *reply
         answer_refusal(call, &err, reply);
         return;
     }
-    if (!ticket.existing)
+    if (!ticket.existing) {
+        refit_traffic_note(call->traffic, ticket.id, &request);
         refit_audit(call->client, "begin", refit_log_text("refit", ticket.id), refit_log_u64("version", request.version),
                     refit_log_text("label", request.label), refit_log_u64("epoch", request.epoch),
                     refit_log_text("from", request.checkpoint[0] ? request.checkpoint : request.source));
+    }
     answer_ticket(call, &ticket, reply);
 }
 

@@ -27,6 +27,9 @@ const struct refit_route refit_control_table[] = {
     {"POST", "/rollback", REFIT_ROUTE_WORKER, refit_handle_rollback, SMALL, REQUEST_MS, false},
     {"POST", "/v1/release", REFIT_ROUTE_WORKER, refit_handle_release, SMALL, REQUEST_MS, false},
     {"POST", "/v1/quarantine", REFIT_ROUTE_WORKER, refit_handle_quarantine, SMALL, REQUEST_MS, false},
+    {"GET", "/", REFIT_ROUTE_LOOP, refit_handle_page, 0, REQUEST_MS, false},
+    {"GET", "/status", REFIT_ROUTE_LOOP, refit_handle_status, 0, REQUEST_MS, false},
+    {"GET", "/traffic", REFIT_ROUTE_WORKER, refit_handle_traffic, 0, REQUEST_MS, false},
 };
 const size_t refit_control_table_len = sizeof refit_control_table / sizeof *refit_control_table;
 
@@ -36,6 +39,9 @@ const struct refit_route refit_admin_table[] = {
     {"GET", "/startupz", REFIT_ROUTE_LOOP, refit_handle_startupz, 0, REQUEST_MS, false},
     {"GET", "/metrics", REFIT_ROUTE_LOOP, refit_handle_metrics, 0, REQUEST_MS, false},
     {"POST", "/drain", REFIT_ROUTE_LOOP, refit_handle_drain, 0, REQUEST_MS, false},
+    {"GET", "/", REFIT_ROUTE_LOOP, refit_handle_page, 0, REQUEST_MS, false},
+    {"GET", "/status", REFIT_ROUTE_LOOP, refit_handle_status, 0, REQUEST_MS, false},
+    {"GET", "/traffic", REFIT_ROUTE_WORKER, refit_handle_traffic, 0, REQUEST_MS, false},
 };
 const size_t refit_admin_table_len = sizeof refit_admin_table / sizeof *refit_admin_table;
 
@@ -217,6 +223,7 @@ static void on_request(void *context, struct refit_exchange *exchange)
     struct refit_sidecar *sidecar = routes->sidecar;
     struct refit_call call = {.sidecar = sidecar,
                               .receiver = sidecar->receiver,
+                              .traffic = &sidecar->traffic,
                               .head = &exchange->head,
                               .client = routes->admin ? exchange->client : exchange->by,
                               .body = exchange->body,
@@ -224,7 +231,8 @@ static void on_request(void *context, struct refit_exchange *exchange)
     char allow[64];
     int status;
     const struct refit_route *route = find_route(routes, &exchange->head, call.param, &status, allow);
-    if (!routes->admin && (!sidecar->receiver || sidecar->draining || refit_drain_refuses(sidecar, route))) {
+    bool needs_receiver = !routes->admin || route->kind == REFIT_ROUTE_WORKER;
+    if (needs_receiver && (!sidecar->receiver || sidecar->draining || refit_drain_refuses(sidecar, route))) {
         answer_unavailable(exchange, sidecar);
     } else if (route->kind == REFIT_ROUTE_WORKER) {
         submit(sidecar, route, &call, exchange);

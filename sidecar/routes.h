@@ -14,6 +14,7 @@ struct refit_call {
     char param[128];                 /* what stood for {} in the path */
     const struct refit_http_head *head;
     const char *client;
+    struct refit_traffic *traffic; /* any thread */
     const json_t *json; /* the body of a JSON route: an object */
     const uint8_t *body;
     size_t body_len;
@@ -71,6 +72,9 @@ void refit_handle_quarantine(const struct refit_call *call, struct refit_reply *
 void refit_handle_livez(const struct refit_call *call, struct refit_reply *reply);
 void refit_handle_readyz(const struct refit_call *call, struct refit_reply *reply);
 void refit_handle_startupz(const struct refit_call *call, struct refit_reply *reply);
+void refit_handle_page(const struct refit_call *call, struct refit_reply *reply);
+void refit_handle_status(const struct refit_call *call, struct refit_reply *reply);
+void refit_handle_traffic(const struct refit_call *call, struct refit_reply *reply);
 void refit_handle_metrics(const struct refit_call *call, struct refit_reply *reply);
 void refit_handle_drain(const struct refit_call *call, struct refit_reply *reply);
 /* Whether a route that begins something is closed since /drain was asked for. */

@@ -40,6 +40,16 @@ static void wake(void *context)
     (void)written;
 }
 
+static void look_at_guard(const struct refit_guard *guard, struct refit_health_guard *out)
+{
+    struct refit_guard_status status;
+    refit_guard_read(guard, &status);
+    out->certificate_not_after_s = status.certificate.not_after_s;
+    out->refused = status.certificate.refused || status.lists_refused;
+    out->unauthenticated = status.unauthenticated;
+    out->forbidden = status.forbidden;
+}
+
 static void look_at_http(const struct refit_httpd *server, const struct refit_routes *routes, struct refit_health_http *out)
 {
     if (!server)
@@ -64,6 +74,8 @@ void refit_sidecar_look(struct refit_sidecar *sidecar, struct refit_snapshots *o
         .now_ms = refit_clock_wall_ms(),
         .software = REFIT_VERSION,
     };
+    if (sidecar->guard)
+        look_at_guard(sidecar->guard, &out->view.guard);
     look_at_http(sidecar->control, sidecar->control_routes, &out->view.control);
     look_at_http(sidecar->admin, sidecar->admin_routes, &out->view.admin);
     if (!sidecar->receiver)
@@ -95,11 +107,25 @@ static void note_active(struct refit_sidecar *sidecar, const struct refit_snapsh
 
 static void note_session(struct refit_sidecar *sidecar, const struct refit_session_snapshot *session)
 {
-    bool counted = strcmp(sidecar->totals.seen, session->id) == 0;
+    if (!refit_health_history_observe(&sidecar->history, session, refit_clock_wall_ms()))
+        return;
     refit_health_observe(&sidecar->totals, session);
-    if (!counted && session->phase == REFIT_PHASE_ABORTED)
+    if (session->phase == REFIT_PHASE_ABORTED)
         refit_audit_as("failed", "-", "aborted", refit_log_text("refit", session->id), refit_log_u64("version", session->version),
                     refit_log_text("phase", refit_phase_name(session->failed_in)), REFIT_LOG_CAUSE(&session->error));
+}
+
+/* A refit that a newer one replaced ends unseen otherwise: only the latest is looked at. */
+static void note_replaced(struct refit_sidecar *sidecar, const char *latest)
+{
+    struct refit_session_snapshot session;
+    const char *id = refit_health_history_unfinished(&sidecar->history, latest);
+    if (!id)
+        return;
+    if (refit_receiver_session(sidecar->receiver, id, &session, NULL) == REFIT_OK)
+        note_session(sidecar, &session);
+    else
+        refit_health_history_forget(&sidecar->history, id);
 }
 
 static void serve_change(struct refit_sidecar *sidecar, const struct refit_snapshots *now)
@@ -108,6 +134,7 @@ static void serve_change(struct refit_sidecar *sidecar, const struct refit_snaps
     refit_health_observe_swap(&sidecar->totals, &now->receiver.bank);
     if (now->view.session) {
         note_session(sidecar, now->view.session);
+        note_replaced(sidecar, now->session.id);
         sidecar->served_phase = now->session.phase;
     }
     sidecar->served_ns = refit_clock_ns();
@@ -490,6 +517,7 @@ static void destroy(struct refit_sidecar *sidecar)
     refit_audit_close();
     refit_receiver_close(sidecar->receiver);
     refit_layout_release(sidecar->layout);
+    refit_traffic_release(&sidecar->traffic);
     free_event(sidecar->wake);
     free_event(sidecar->signal);
     free_event(sidecar->tick);
@@ -538,6 +566,7 @@ int refit_sidecar_run(const struct refit_config *config, const sigset_t *signals
                                     .initial = {.done = !config->initial_checkpoint[0]}};
     struct refit_error err;
     raise_descriptor_limit();
+    refit_traffic_init(&sidecar.traffic);
     sidecar.tick_ns = sidecar.lag_since_ns = refit_clock_ns();
     if (refit_log_start(&err) || start(&sidecar, signals, &err))
         fail(&sidecar, &err);

@@ -16,6 +16,7 @@
 #include "sidecar/config.h"
 #include "sidecar/guard.h"
 #include "sidecar/http_server.h"
+#include "sidecar/traffic.h"
 #include "sidecar/workers.h"
 
 struct refit_watcher;
@@ -51,6 +52,8 @@ struct refit_sidecar {
 
     int64_t tick_ns, lag_ns, lag_since_ns;
     struct refit_health_totals totals;
+    struct refit_health_history history;
+    struct refit_traffic traffic;
     uint64_t active_version; /* as last seen, for the audit line */
     char active_digest[REFIT_SHA256_HEX_MAX];
     struct refit_initial initial;
