@@ -31,19 +31,19 @@ def _while_publishing(stage, seconds):
 
 
 def _join(stage, seconds):
-    """A replica without weights takes the version of the others, again and again as another one: by a restart with empty slots."""
-    deadline, number = time.monotonic() + seconds, 0
+    """A replica that the others' refits leave out takes the whole weights, time and again."""
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        number += 1
-        _one_join(stage, number)
+        _one_join(stage)
 
 
-def _one_join(stage, number):
+def _one_join(stage):
     joiner = stage.joiner
-    trainer = stage.make_trainer(f"trainer-{number}", [joiner], programs.LEAD + number)
-    trainer.fill(stage.version + number)
-    trainer.begin(stage.version + number)
-    line = trainer.wait(stage.version + number)
+    version = joiner.version = joiner.version + 1
+    trainer = stage.make_trainer(f"trainer-{version}", [joiner], programs.LEAD + version)
+    trainer.fill(version)
+    trainer.begin(version)
+    line = trainer.wait(version)
     trainer.end()
     if not line.startswith("ok"):
         raise programs.Failed(f"{joiner.name} did not catch up: {line}")

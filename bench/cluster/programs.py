@@ -37,7 +37,7 @@ def poll(what, seconds, look):
             return found
         if time.monotonic() > deadline:
             raise Failed(f"{what}: not within {seconds:.0f} s")
-        time.sleep(0.01)
+        time.sleep(0.05)
 
 
 class Programs:
@@ -109,6 +109,7 @@ class Replica:
         self.layout_path = programs.write(f"{name}.layout.json", layout)
         self.socket = programs.path(name + ".sock")
         self.connection = None
+        self.version = 0  # as a joiner: the last it was given
         self.engines = []
         self.start_refitd()
 

@@ -17,6 +17,8 @@ import netns
 import programs
 
 ASK_S = 0.2  # how often a replica is asked how far it is
+ENDED = ("committed", "aborted")
+LANDED = ("verify", "prepare", "staged", "committing", "committed")  # the transfer is over, whatever the commit waits for
 
 
 @dataclass
@@ -175,22 +177,25 @@ class Stage:
                 counted = [replica for replica in counted if replica is not disturb.replica]
                 watch.replicas = counted
                 disturb.strike(self.version)
-                self.wait_end(counted)
+                self.wait_until(counted, LANDED)
                 disturb.mend()
             line = self.trainer.wait(self.version)
-            states = self.wait_end(counted)
+            states = self.wait_until(counted, ENDED)
         for name, state in states.items():
-            if state["phase"] != "committed":
+            if state["phase"] != "committed" and not disturb:
                 raise programs.Failed(f"{name}: refit to {self.version} is {state['phase']}: {state.get('error')}; trainer: {line}")
         begin, end = watch.window(states)
         return Run(end - begin, cpu.idle(begin, end), moved(before, self.box.counters()))
 
-    def wait_end(self, replicas):
+    def wait_until(self, replicas, phases):
+        """Their states in one of these phases."""
         def state(replica):
             found = replica.refit(self.version)
-            return found if found and found["terminal"] else None
-        return {replica.name: programs.poll(f"{replica.name}: end of refit {self.version}", programs.STEP_S, lambda: state(replica))
-                for replica in replicas}
+            if found and found["phase"] == "aborted" and "aborted" not in phases:
+                raise programs.Failed(f"{replica.name}: refit {self.version} was aborted: {found.get('error')}")
+            return found if found and found["phase"] in phases else None
+        return {replica.name: programs.poll(f"{replica.name}: refit {self.version} is {' or '.join(phases)}", programs.STEP_S,
+                                            lambda: state(replica)) for replica in replicas}
 
     def check(self):
         for replica in self.replicas.values():
