@@ -2,6 +2,7 @@
 #include "sidecar/http_server.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
 #include <event2/listener.h>
@@ -21,6 +22,7 @@
 #include "sidecar/http_tls.h"
 #include "sidecar/listen_address.h"
 
+#define BACKLOG 1024 /* a probe must not lose its SYN to a burst of others: it would try again a second later */
 #define INPUT_MAX (128u << 10) /* read ahead while a request is worked on */
 #define STREAM_BACKLOG (64u << 10)
 #define LINGER_MS 1000
@@ -348,6 +350,9 @@ static void on_read(struct bufferevent *io, void *context)
     process(context);
 }
 
+static void on_event(struct bufferevent *io, short what, void *context);
+static void on_write(struct bufferevent *io, void *context);
+
 static void linger(struct connection *c)
 {
     c->state = STATE_LINGER;
@@ -383,6 +388,24 @@ static void begin_plain(struct connection *c)
     set_timer(c, c->server->config.idle_ms);
 }
 
+/* Our alert says why, and a reset would destroy it: the client may have sent a request already. */
+static void linger_after_alert(struct connection *c)
+{
+    evutil_socket_t fd = fcntl(bufferevent_getfd(c->io), F_DUPFD_CLOEXEC, 0);
+    struct bufferevent *io = fd >= 0 ? bufferevent_socket_new(c->server->base, fd, BEV_OPT_CLOSE_ON_FREE) : NULL;
+    if (!io) {
+        if (fd >= 0)
+            evutil_closesocket(fd);
+        connection_free(c);
+        return;
+    }
+    bufferevent_free(c->io);
+    c->io = io;
+    bufferevent_setcb(io, on_read, on_write, on_event, c);
+    bufferevent_enable(io, EV_READ);
+    linger(c);
+}
+
 /* Others can make these as often as they like. */
 static void handshake_failed(struct connection *c, const char *otherwise)
 {
@@ -391,7 +414,10 @@ static void handshake_failed(struct connection *c, const char *otherwise)
     refit_log_limited(REFIT_LOG_WARN, "TLS handshake failed", refit_log_text("listener", c->server->config.name),
                       refit_log_text("peer", c->exchange.client), refit_log_text("reason", why[0] ? why : otherwise));
     c->server->handshakes_failed++;
-    connection_free(c);
+    if (c->tls_report.reason)
+        linger_after_alert(c);
+    else
+        connection_free(c);
 }
 
 static void on_event(struct bufferevent *io, short what, void *context)
@@ -458,14 +484,27 @@ static struct connection *connection_new(struct refit_httpd *server, evutil_sock
     return c;
 }
 
-/* Drops the oldest connection that has not sent a whole head: whoever holds connections open must not keep a probe out.
- */
+/* It has sent something that is not read yet: perhaps the whole request, only accepted in the same turn as many others. */
+static bool has_unread(const struct connection *c)
+{
+    char byte;
+    return recv(bufferevent_getfd(c->io), &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
+/* Drops the oldest connection that has not sent a whole head, if possible one that has nothing to say now: whoever holds
+ * connections open must not keep a probe out. */
 static bool make_room(struct refit_httpd *server)
 {
-    struct connection *oldest = NULL;
-    for (struct connection *c = server->connections; c; c = c->next)
-        if (c->state == STATE_HANDSHAKE || c->state == STATE_IDLE || c->state == STATE_HEAD)
-            oldest = c;
+    struct connection *oldest = NULL, *oldest_silent = NULL;
+    for (struct connection *c = server->connections; c; c = c->next) {
+        if (c->state != STATE_HANDSHAKE && c->state != STATE_IDLE && c->state != STATE_HEAD)
+            continue;
+        oldest = c;
+        if (!has_unread(c))
+            oldest_silent = c;
+    }
+    if (oldest_silent)
+        oldest = oldest_silent;
     if (oldest)
         connection_free(oldest);
     return oldest != NULL;
@@ -558,7 +597,7 @@ static enum refit_status listen_on_port(struct refit_httpd *server, struct refit
         refit_listen_address_parse(server->config.address, server->config.name, &address, &len, err);
     if (status)
         return status;
-    server->listener = evconnlistener_new_bind(server->base, on_accept, server, LISTEN_FLAGS, 128,
+    server->listener = evconnlistener_new_bind(server->base, on_accept, server, LISTEN_FLAGS, BACKLOG,
                                                (struct sockaddr *)&address, len);
     if (!server->listener)
         return refit_fail_errno(err, errno, "--%s %s: can't listen there", server->config.name, server->config.address);
