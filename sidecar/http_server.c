@@ -2,10 +2,10 @@
 #include "sidecar/http_server.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
 #include <event2/listener.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -26,6 +26,7 @@
 #define INPUT_MAX (128u << 10) /* read ahead while a request is worked on */
 #define STREAM_BACKLOG (64u << 10)
 #define LINGER_MS 1000
+#define TLS_HANDSHAKE_RECORD 0x16
 
 enum state {
     STATE_HANDSHAKE, /* of TLS */
@@ -322,6 +323,9 @@ static void begin_request(struct connection *c)
     c->state = STATE_HEAD;
     c->first_byte_ns = refit_clock_ns();
     set_timer(c, c->server->config.deadline_ms);
+    /* A client hello never becomes a head; its sender should not have to wait to be told. */
+    if (evbuffer_copyout(in, two, 1) == 1 && two[0] == TLS_HANDSHAKE_RECORD)
+        refuse(c, 400, "bad-request", "TLS came in on a plain HTTP port: use http://");
 }
 
 static bool reading(const struct connection *c)
@@ -349,9 +353,6 @@ static void on_read(struct bufferevent *io, void *context)
     (void)io;
     process(context);
 }
-
-static void on_event(struct bufferevent *io, short what, void *context);
-static void on_write(struct bufferevent *io, void *context);
 
 static void linger(struct connection *c)
 {
@@ -387,6 +388,8 @@ static void begin_plain(struct connection *c)
     c->state = STATE_IDLE;
     set_timer(c, c->server->config.idle_ms);
 }
+
+static void on_event(struct bufferevent *io, short what, void *context);
 
 /* Our alert says why, and a reset would destroy it: the client may have sent a request already. */
 static void linger_after_alert(struct connection *c)
@@ -497,7 +500,7 @@ static bool make_room(struct refit_httpd *server)
 {
     struct connection *oldest = NULL, *oldest_silent = NULL;
     for (struct connection *c = server->connections; c; c = c->next) {
-        if (c->state != STATE_HANDSHAKE && c->state != STATE_IDLE && c->state != STATE_HEAD)
+        if (c->state != STATE_HANDSHAKE && c->state != STATE_IDLE && c->state != STATE_HEAD && c->state != STATE_LINGER)
             continue;
         oldest = c;
         if (!has_unread(c))

@@ -65,7 +65,7 @@ static bool read_option(struct publisher *p, char *option)
         p->config.name = option + 5;
     if (strncmp(option, "strategy=", 9) == 0)
         p->strategy = option + 9;
-    return strncmp(option, "http://", 7) != 0;
+    return strncmp(option, "http://", 7) != 0 && strncmp(option, "https://", 8) != 0;
 }
 
 static void *scribble(void *context)
