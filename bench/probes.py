@@ -35,16 +35,24 @@ def ask(port, path):
 
 
 class Asker(threading.Thread):
-    def __init__(self, port, path, rate):
+    """Asks for one path after the other."""
+
+    def __init__(self, port, rate):
         super().__init__(daemon=True)
-        self.port, self.path, self.pause = port, path, 1 / rate
-        self.times, self.failed, self.ending = [], 0, threading.Event()
+        self.port, self.pause = port, 1 / (rate * len(PATHS))
+        self.times, self.failed, self.ending = {path: [] for path in PATHS}, dict.fromkeys(PATHS, 0), threading.Event()
 
     def run(self):
-        while not self.ending.wait(self.pause):
-            seconds, status = ask(self.port, self.path)
-            self.times.append(seconds)
-            self.failed += status != 200
+        try:  # what is measured is how long refitd takes, not how long this thread waits for a core
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -15)
+        except PermissionError:
+            print("(the asking thread has no priority: its own waits are in the figures)")
+        while not self.ending.is_set():
+            for path in PATHS:
+                self.ending.wait(self.pause)
+                seconds, status = ask(self.port, path)
+                self.times[path].append(seconds)
+                self.failed[path] += status != 200
 
 
 def percentile(times, share):
@@ -110,7 +118,7 @@ def publish(bench, control, source, versions):
     done = [line for line in lines if line.startswith("ok ")]
     if len(done) != len(versions):
         raise RuntimeError(f"refits failed: {lines}")
-    return sum(int(line.split(" ")[3]) for line in done)
+    return sum(int(line.split(" ")[3]) for line in done)  # each line's bytes: what that refit needed
 
 
 def during_refits(bench, seconds, rate, scale):
@@ -123,18 +131,15 @@ def during_refits(bench, seconds, rate, scale):
     for reader in readers:
         threading.Thread(target=lambda out=reader.stdout: [None for _ in out], daemon=True).start()
     publish(bench, control, source, [1])  # from the first version on, it is ready
-    askers = [Asker(admin, path, rate) for path in PATHS]
-    for asker in askers:
-        asker.start()
+    asker = Asker(admin, rate)
+    asker.start()
     last, moved, ended = 1, 0, time.monotonic() + seconds
     while time.monotonic() < ended:
         moved += publish(bench, control, source, range(last + 1, last + 31))
         last += 30
-    for asker in askers:
-        asker.ending.set()
-    for asker in askers:
-        asker.join()
-    return askers, last - 1, moved
+    asker.ending.set()
+    asker.join()
+    return asker, last - 1, moved
 
 
 def main():
@@ -148,16 +153,16 @@ def main():
         bench = Bench(options.build, scratch)
         try:
             starts = first_probe(bench)
-            askers, refits, moved = during_refits(bench, options.seconds, options.rate, options.scale)
+            asker, refits, moved = during_refits(bench, options.seconds, options.rate, options.scale)
         finally:
             bench.end()
     print(f"\nFirst answer after the start, ms: {', '.join(f'{ms:.1f}' for ms in starts)}; goal 1000.\n")
     print(f"While {refits} refits moved {moved / 1e9:.1f} GB:\n")
     print("| path | requests | not 200 | p50 ms | p99 ms | max ms |\n|---|---|---|---|---|---|")
-    for asker in askers:
-        print(f"| `{asker.path}` | {len(asker.times)} | {asker.failed} | {percentile(asker.times, .5):.2f} | {percentile(asker.times, .99):.2f} "
-              f"| {max(asker.times) * 1e3:.2f} |")
-    met = all(percentile(asker.times, .99) <= GOAL_MS and not asker.failed for asker in askers) and max(starts) <= 1000
+    for path, times in asker.times.items():
+        print(f"| `{path}` | {len(times)} | {asker.failed[path]} | {percentile(times, .5):.2f} | {percentile(times, .99):.2f} "
+              f"| {max(times) * 1e3:.2f} |")
+    met = all(percentile(times, .99) <= GOAL_MS for times in asker.times.values()) and not any(asker.failed.values()) and max(starts) <= 1000
     print(f"\nGoal: p99 <= {GOAL_MS:.0f} ms for each, all answered 200: {'met' if met else 'NOT MET'}.")
     return 0 if met else 1
 

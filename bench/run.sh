@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every figure of docs/performance.md, as the Markdown that stands between its two marker lines. For an idle machine; takes
 # some minutes.
-#   bench/run.sh BUILD_DIR [SECTION...]              sections: transport plan digest pins memory
+#   bench/run.sh BUILD_DIR [SECTION...]              sections: transport plan digest pins memory probes
 #   bench/run.sh --update docs/performance.md BUILD_DIR
 # TRANSPORT_FLAGS: options of bench_transport, "--mib 256" say, where memory or time is short.
 set -euo pipefail
@@ -57,6 +57,9 @@ section() {
     memory)
       printf '\nGoal: <= 64 MiB in `refitd` and <= 64 MiB in each sender rank.\n'
       command_line python3 bench/memory.py --build "$build" ;;
+    probes)
+      printf '\nGoal: p99 of each in <= 5 ms while refits run; first answer <= 1 s after the start.\n'
+      command_line python3 bench/probes.py --build "$build" || true ;; # it says so itself when the goal is missed
     *) echo "run.sh: unknown section '$1'" >&2; exit 2 ;;
   esac
 }
@@ -91,7 +94,7 @@ fi
 [ -z "$update" ] || [ $# -eq 1 ] || { echo "run.sh: --update runs all sections" >&2; exit 2; }
 build=$1
 shift
-[ $# -gt 0 ] || set -- transport plan digest pins memory
+[ $# -gt 0 ] || set -- transport plan digest pins memory probes
 if [ -z "$update" ]; then
   figures "$@"
   exit
