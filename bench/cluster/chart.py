@@ -2,8 +2,9 @@
 """The chart: how many times the least possible time each method took, as SVG that is legible on light and on dark ground."""
 from xml.sax.saxutils import escape
 
-WIDTH, LEFT, RIGHT, TOP = 820, 190, 60, 66
+WIDTH, LEFT, RIGHT, TOP = 820, 130, 110, 66
 BAR, GAP, TITLE = 16, 4, 24
+LONGEST = 4  # longer bars are cut there, and say how long they are
 
 STYLE = """
   text { font: 13px system-ui, -apple-system, 'Segoe UI', sans-serif; fill: #1f2328 }
@@ -16,18 +17,18 @@ STYLE = """
 
 
 def _scale(results):
-    top = max([1.5, *(r["ratio"] for r in results)])
-    step = 0.5 if top <= 4 else 1 if top <= 9 else 2
-    ticks = [n * step for n in range(int(top / step) + 2)]
-    return ticks, lambda ratio: LEFT + ratio / ticks[-1] * (WIDTH - LEFT - RIGHT)
+    top = min(LONGEST, max([1.5, *(r["ratio"] for r in results)]))
+    ticks = [n * 0.5 for n in range(int(top / 0.5) + 1)]
+    return ticks, lambda ratio: LEFT + min(ratio, top) / top * (WIDTH - LEFT - RIGHT)
 
 
 def _bar(result, y, x):
-    name, value = escape(result["method"]), f"{result['ratio']:.2f}"
+    name, value = escape(result["method"]), f"{'&#8594; ' if result['ratio'] > LONGEST else ''}{result['ratio']:.2f}"
     kind = "refit" if result["method"].startswith("refit") else "peer"
+    void = " (void)" if result["void"] == len(result["runs"]) else ""
     return [f'<text class="small" x="{LEFT - 8}" y="{y + 12}" text-anchor="end">{name}</text>',
             f'<rect class="{kind}" x="{LEFT}" y="{y}" width="{x(result["ratio"]) - LEFT:.1f}" height="{BAR}" rx="2"/>',
-            f'<text x="{x(result["ratio"]) + 6:.1f}" y="{y + 13}">{value}{" (void)" if result["void"] == len(result["runs"]) else ""}</text>']
+            f'<text x="{x(result["ratio"]) + 6:.1f}" y="{y + 13}">{value}{void}</text>']
 
 
 def bars(results):
@@ -48,6 +49,6 @@ def bars(results):
         'aria-label="Time of a transfer in multiples of the least time that the links allow">',
         f"<style>{STYLE}\n</style>",
         '<text class="head" x="8" y="22">Time of a transfer, in multiples of the least time that the links allow</text>',
-        '<text class="small" x="8" y="42">network namespaces as nodes, every link limited in both directions; medians; shorter is better</text>',
+        '<text class="small" x="8" y="42">network namespaces as nodes, every link limited both ways; medians; shorter is better</text>',
         *grid, *body,
         f'<line class="line" x1="{x(1):.1f}" x2="{x(1):.1f}" y1="{TOP - 6}" y2="{y}"/>', "</svg>", ""])

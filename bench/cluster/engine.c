@@ -10,8 +10,9 @@
  *   begin     forgets what was measured so far                           "measuring"
  *   report    "requests COUNT P50 P99 MAX acquires COUNT P50 P999 MAX": requests in us, acquires in ns
  *
- * With hz=N (rank 0) a request comes every 1/N s, whether or not the one before it has ended, and its latency counts from when it was
- * due. It reads bytes=N (4 MiB) of weights in STEPS steps; each step acquires a pin and releases it, as a decoding step does.
+ * With hz=N (rank 0) a request comes every 1/N s, whether or not the one before it has ended, and its latency counts
+ * from when it was due. It reads bytes=N (4 MiB) of weights in STEPS steps; each step acquires a pin and releases it, as a
+ * decoding step does.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -149,8 +150,8 @@ static void report(struct server *s)
     struct samples *r = &s->requests, *a = &s->acquires;
     qsort(r->values, r->count, sizeof *r->values, by_value);
     qsort(a->values, a->count, sizeof *a->values, by_value);
-    printf("requests %zu %u %u %u acquires %zu %u %u %u\n", r->count, quantile(r, 500), quantile(r, 990), quantile(r, 1000),
-           a->count, quantile(a, 500), quantile(a, 999), quantile(a, 1000));
+    printf("requests %zu %u %u %u acquires %zu %u %u %u\n", r->count, quantile(r, 500), quantile(r, 990),
+           quantile(r, 1000), a->count, quantile(a, 500), quantile(a, 999), quantile(a, 1000));
     r->count = a->count = 0;
     pthread_mutex_unlock(&s->lock);
 }

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a refit, and a replica that joins, cost the requests of another replica."""
+import contextlib
+import os
 import time
 
 import measure
@@ -49,6 +51,18 @@ def _one_join(stage):
         raise programs.Failed(f"{joiner.name} did not catch up: {line}")
 
 
+@contextlib.contextmanager
+def _out_of_the_way(cpus):
+    """This process itself on the cores of everything but the engine."""
+    before = os.sched_getaffinity(0)
+    if cpus:
+        os.sched_setaffinity(0, {int(cpu) for cpu in cpus.split(",")})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 def requests(scenario, build, strategy, count, say):
     """Windows of each kind in turns; ratios of the medians of their p99."""
     asked = scenario.requests
@@ -56,7 +70,7 @@ def requests(scenario, build, strategy, count, say):
     if asked["joiner"]:
         kinds["joiner"] = lambda stage: _join(stage, asked["seconds"])
     windows = {kind: [] for kind in kinds}
-    with run.Stage(scenario, build, strategy, asked) as stage, measure.Cpu() as cpu:
+    with _out_of_the_way(asked["other_cpus"]), run.Stage(scenario, build, strategy, asked) as stage, measure.Cpu() as cpu:
         run.describe(stage, say)
         stage.publish()
         begin = time.monotonic()

@@ -77,10 +77,16 @@ def _requests(results):
              f"{r['acquire_p999_ns'][kind]:.0f}", r["acquire_goal_ns"], f"`{r['command']}`") for r in results for kind in r["p99_us"]])
 
 
+def _processor():
+    with open("/proc/cpuinfo") as file:
+        return next((line.split(": ", 1)[1].strip() for line in file if line.startswith("model name")), platform.machine())
+
+
 def section(results):
     of_kind = {kind: [r for r in results if kind_of(r) == kind] for kind in ("transfer", "fault", "requests")}
-    cores = os.cpu_count()
-    return "\n".join([f"{cores} cores, Linux {platform.release()}, {time.strftime('%Y-%m-%d', time.gmtime())}.", "",
+    machine = f"{os.cpu_count()} cores of {_processor()}, Linux {platform.release()}"
+    return "\n".join([f"{machine}, {time.strftime('%Y-%m-%d', time.gmtime())}.", "",
+                      f"![Time of a transfer in multiples of the least time]({os.path.basename(CHART)})", "",
                       *_transfers(of_kind["transfer"]), *_against_broadcast(of_kind["transfer"]), *_faults(of_kind["fault"]),
                       *_requests(of_kind["requests"])])
 

@@ -283,17 +283,17 @@ def fault(scenario, build, strategy, count, say):
         stage.publish()
         stage.check()
         base = median_of(quiet)
+        egress, quiet_egress = (measure.median([stage.egress(run) for run in runs]) for runs in (disturbed, quiet))
         return result(scenario, f"refit {strategy}", disturbed, bound=stage.bound.seconds, undisturbed=base,
-                      ratio=median_of(disturbed) / base, goal=scenario.fault["goal"], egress=measure.median([stage.egress(r) for r in disturbed]),
-                      excess=measure.median([stage.egress(r) for r in disturbed]) - measure.median([stage.egress(r) for r in quiet]))
+                      ratio=median_of(disturbed) / base, goal=scenario.fault["goal"], egress=egress, excess=egress - quiet_egress)
 
 
 def describe(stage, say):
     scenario = stage.scenario
     say(f"box {stage.box.tag}: {len(stage.box.nodes)} nodes")
     for rate, link in stage.links.of_rate.items():
-        say(f"link of {rate}: one socket gets {link.goodput / 1e6:.2f} MB/s ({link.share:.3f} of the rate); per byte of payload the kernel counts "
-            f"{1 + link.header:.4f} in its direction and {link.answer:.4f} in the other")
+        say(f"link of {rate}: one socket gets {link.goodput / 1e6:.2f} MB/s ({link.share:.3f} of the rate); per byte of payload the "
+            f"kernel counts {1 + link.header:.4f} in its direction and {link.answer:.4f} in the other")
         if link.share < 0.95:
             say("  the link does not reach its rate: the machine is too busy, and bounds from it are too high")
     say(f"weights {scenario.weights / 1e6:.1f} MB, {scenario.trainer_ranks} trainer ranks on {len(set(scenario.trainer_nodes))} nodes, "

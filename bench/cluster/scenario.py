@@ -158,6 +158,9 @@ class _Reader:
         self.replica(whole["replica"], replicas, "requests.replica")
         if whole["joiner"] is not None:
             self.replica(whole["joiner"], replicas, "requests.joiner")
+        for member in ("engine_cpus", "other_cpus"):
+            if whole[member] is not None and not re.fullmatch(r"[0-9]+(,[0-9]+)*", str(whole[member])):
+                self.fail(f"requests.{member} must be core numbers with commas between, such as \"0,1\"; found {whole[member]!r}")
         self.number(whole["hz"], "requests.hz", 1, 100000)
         self.number(whole["bytes"], "requests.bytes", 4096, 1 << 30)
         self.number(whole["seconds"], "requests.seconds", 0.1, 600)
@@ -181,7 +184,8 @@ class _Reader:
         if not isinstance(replicas, dict) or not replicas or not all(isinstance(node, str) for node in replicas.values()):
             self.fail("replicas must be an object that is not empty: replica to node")
         if set(nodes) & set(replicas.values()):
-            self.fail(f"node {min(set(nodes) & set(replicas.values()))} has a rank of the trainer and a replica: a node is one or the other")
+            both = min(set(nodes) & set(replicas.values()))
+            self.fail(f"node {both} has a rank of the trainer and a replica: a node is one or the other")
         self.same_tensors(*layouts)
         return Scenario(
             name=self.name, path=self.path, title=document["title"], trainer_layout=layouts[0], trainer_nodes=nodes,

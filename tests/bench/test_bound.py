@@ -35,7 +35,8 @@ class Refit(unittest.TestCase):
 
     def test_all_that_comes_in_must_go_out_somewhere(self):
         nodes = [f"r{i}" for i in range(3)]
-        found = bound.refit(100 * MB, {"t0": 100 * MB}, dict.fromkeys(nodes, 100 * MB), {"t0": 100 * MB, "r0": 100 * MB, "r1": 1 * MB, "r2": 100 * MB})
+        found = bound.refit(100 * MB, {"t0": 100 * MB}, dict.fromkeys(nodes, 100 * MB),
+                            {"t0": 100 * MB, "r0": 100 * MB, "r1": 1 * MB, "r2": 100 * MB})
         self.assertAlmostEqual(found.terms[3].seconds, 300 / 301)
         self.assertAlmostEqual(found.seconds, 100.0)
 

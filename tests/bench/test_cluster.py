@@ -43,10 +43,17 @@ class Cluster(unittest.TestCase):
         self.assertGreater(found["egress"], 1.9)  # direct: once for each of two replicas
         self.assertLess(found["egress"], 2.5)
 
-    def test_a_replica_that_is_killed_costs_the_others_nothing_and_comes_back(self):
-        path = self.small(rate="20mbit", fault={"kind": "kill", "replica": "r1", "after": 0.1})
+    def disturbed(self, kind):
+        """Ends with one more refit, which every replica commits and compares."""
+        path = self.small(rate="20mbit", fault={"kind": kind, "replica": "r1", "after": 0.1})
         found = run.fault(scenario.load(path), BUILD, "direct", 1, lambda line: None)
         self.assertEqual(len(found["runs"]), 1)
+
+    def test_a_replica_that_is_killed_mid_refit_comes_back(self):
+        self.disturbed("kill")
+
+    def test_a_replica_whose_link_is_cut_mid_refit_comes_back(self):
+        self.disturbed("cut")
 
     def test_a_box_of_a_killed_process_is_swept_by_the_next_and_a_live_one_is_left(self):
         hold = "import netns, sys\nwith netns.Box({'a': '100mbit'}) as box:\n    print(box.tag, flush=True)\n    sys.stdin.read()\n"
