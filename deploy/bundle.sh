@@ -25,5 +25,10 @@ for program in "$@"; do
   # RPATH, not RUNPATH: it holds for what the libraries need in turn, too.
   patchelf --set-interpreter "$prefix/lib/$loader" --force-rpath --set-rpath "$prefix/lib" "$root/bin/$name"
 done
+# A library that is loaded at run time (a GPU's driver) may ask for these, and they only fit the C library they came with.
+libc=$(ldd "$1" | sed -n 's/.*libc.so.6 => \([^ ]*\) .*/\1/p')
+for library in libm.so.6 libdl.so.2 libpthread.so.0 librt.so.1; do
+  cp -L "$(dirname "$libc")/$library" "$root/lib/"
+done
 chmod 0755 "$root"/bin/* "$root/lib/$loader"
 (cd "$root" && find bin lib -type f | LC_ALL=C sort > MANIFEST)

@@ -64,6 +64,7 @@ class Case(unittest.TestCase):
     def setUp(self):
         self.directory = tempfile.mkdtemp(prefix="refit-lifecycle.")
         self.addCleanup(shutil.rmtree, self.directory)
+        self.addCleanup(self.look_for_reports)
         self.story = self.path("story")
         open(self.story, "w", encoding="utf-8").close()
 
@@ -86,9 +87,20 @@ class Case(unittest.TestCase):
 
     @staticmethod
     def end(process):
+        """Politely, so that children end before the directory goes."""
         if process.poll() is None:
+            process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
             process.kill()
-        process.wait()
+            process.wait()
+
+    def look_for_reports(self):
+        """What a sanitizer said in any of the processes."""
+        with open(self.path("stderr"), "a+", encoding="utf-8", errors="replace") as file:
+            file.seek(0)
+            self.assertNotRegex(file.read(), r"ERROR: \w+Sanitizer|WARNING: ThreadSanitizer|runtime error:")
 
 
 class Exec(Case):

@@ -10,6 +10,7 @@ import os
 import queue
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,7 +25,6 @@ sys.path.insert(0, os.path.join(ROOT, "tests", "charts"))
 import chart  # noqa: E402
 
 NAME = f"refit-pod-{os.getpid()}"  # several may run on one machine
-REFITD, ENGINE = f"{NAME}-pod-0-refitd", f"{NAME}-pod-0-engine"
 WAIT_S = 60
 CONTAINERS_CONF = """
 [containers]
@@ -173,8 +173,8 @@ def require_podman():
         raise unittest.SkipTest("pod not run: needs root, to enter the pod's network and to send signals to its processes")
 
 
-class Pod:
-    """Images, volumes and the pod; all of them are gone after stop()."""
+class Images:
+    """Images and checkpoints, for all pods of one run; gone after remove()."""
 
     def __init__(self):
         self.directory = tempfile.mkdtemp(prefix="refit-pod.")
@@ -182,61 +182,71 @@ class Pod:
         with open(self.path("containers.conf"), "w", encoding="utf-8") as file:
             file.write(CONTAINERS_CONF)
         os.environ["CONTAINERS_CONF"] = self.path("containers.conf")
-        self.playing = False
-        self.volumes = []
-        self.images = [f"localhost/refit:{NAME}", f"localhost/refit-minilm:{NAME}"]
+        self.refit, self.engine = f"localhost/refit:{NAME}", f"localhost/refit-minilm:{NAME}"
 
     def path(self, *parts):
         return os.path.join(self.directory, *parts)
 
-    # --- images ------------------------------------------------------------------------------------------------------
-
-    def build_images(self):
-        run(os.path.join(ROOT, "deploy", "image.sh"), "--from-build", BUILD, "--tag", self.images[0])
+    def build(self):
+        run(os.path.join(ROOT, "deploy", "image.sh"), "--from-build", BUILD, "--tag", self.refit)
         context = self.path("engine")
         run(os.path.join(ROOT, "deploy", "bundle.sh"), context, "/opt/minilm", tool("examples", "minilm"))
         with open(self.path("Containerfile"), "w", encoding="utf-8") as file:
             file.write("FROM scratch\nCOPY . /\n")
-        run("buildah", "bud", "--layers=false", "-f", self.path("Containerfile"), "-t", self.images[1], context)
+        run("buildah", "bud", "--layers=false", "-f", self.path("Containerfile"), "-t", self.engine, context)
 
     def try_host(self):
         """Whether containers run here at all."""
-        done = run("podman", "run", "--rm", "--network", "none", "--read-only", self.images[0], "--version", check=False)
+        done = run("podman", "run", "--rm", "--network", "none", "--read-only", self.refit, "--version", check=False)
         if done.returncode != 0:
             raise unittest.SkipTest(f"pod not run: podman can't run a container on this host: {done.stderr.strip()[-300:]}")
 
-    # --- checkpoints ---------------------------------------------------------------------------------------------------
-
     def make_checkpoints(self):
+        """Versions 1 to 3, and what cold engines answer with them."""
         maker, directory = tool("examples", "minilm-checkpoint"), self.path("checkpoints")
         os.mkdir(directory, 0o755)
         run(maker, "generate", os.path.join(directory, "v1.safetensors"), "11")
         for version in (2, 3):
             run(maker, "derive", os.path.join(directory, f"v{version - 1}.safetensors"),
                 os.path.join(directory, f"v{version}.safetensors"), str(version))
-        return {v: cold_answers(os.path.join(directory, f"v{v}.safetensors"), self.directory) for v in (1, 2, 3)}
+        self.cold = {v: cold_answers(os.path.join(directory, f"v{v}.safetensors"), self.directory) for v in (1, 2, 3)}
 
-    # --- the pod -------------------------------------------------------------------------------------------------------
+    def remove(self):
+        for image in (self.refit, self.engine):
+            run("podman", "rmi", "--force", image, check=False)
+        shutil.rmtree(self.directory)
+
+
+class Pod:
+    """One pod of the chart; it and its volumes are gone after stop()."""
+
+    def __init__(self, images, name, *values):
+        self.images, self.name, self.values = images, f"{NAME}-{name}", values
+        self.refitd, self.engine = f"{self.name}-pod-0-refitd", f"{self.name}-pod-0-engine"
+        self.playing, self.inside, self.volumes = False, None, []
+        self.file = images.path(f"{name}.yaml")
 
     def render(self):
         import yaml
-        self.manifest = chart.only(chart.render("-f", os.path.join(HERE, "values.yaml"), "--set", f"fullnameOverride={NAME}",
+        checkpoints = self.images.path("checkpoints")
+        self.manifest = chart.only(chart.render("-f", os.path.join(HERE, "values.yaml"), "--set", f"fullnameOverride={self.name}",
                                                 "--set", f"image.tag={NAME},engine.image.tag={NAME}",
-                                                "--set", f"weights.checkpoints.volume.hostPath.path={self.path('checkpoints')}"),
+                                                "--set", f"weights.checkpoints.volume.hostPath.path={checkpoints}", *self.values),
                                    "Deployment")
         self.spec = self.manifest["spec"]["template"]["spec"]
         played = json.loads(json.dumps(self.manifest))
         spec = played["spec"]["template"]["spec"]
         for container in spec["containers"]:
             container.pop("ports")  # this podman maps each of them to the host, which a pod without a network can't
+            container["resources"]["limits"].pop("nvidia.com/gpu", None)
         for volume in spec["volumes"]:
             if "emptyDir" in volume:  # a volume of that name, shared by all pods: its name has to be this pod's
-                self.rename(spec, volume, f"{NAME}-{volume['name']}")
-        with open(self.path("pod.yaml"), "w", encoding="utf-8") as file:
+                self.rename(spec, volume, f"{self.name}-{volume['name']}")
+        with open(self.file, "w", encoding="utf-8") as file:
             yaml.safe_dump(played, file)
 
     def rename(self, spec, volume, name):
-        for container in spec["containers"]:
+        for container in spec.get("initContainers", []) + spec["containers"]:
             for mount in container["volumeMounts"]:
                 if mount["name"] == volume["name"]:
                     mount["name"] = name
@@ -253,10 +263,11 @@ class Pod:
             os.chmod(where, 0o2775)
 
     def start(self):
-        self.make_volumes()
+        self.render()
         self.playing = True
-        run("podman", "play", "kube", "--network", "none", self.path("pod.yaml"))
-        self.inside = Inside(self.pid(REFITD))
+        self.make_volumes()
+        run("podman", "play", "kube", "--network", "none", self.file)
+        self.inside = Inside(self.pid(self.engine))
 
     def pid(self, container):
         return wait_for(f"{container} to run",
@@ -272,19 +283,35 @@ class Pod:
     def get(self, port, path, method="GET", body=None):
         return self.inside(lambda: http_call(method, port, path, body))
 
+    def version(self):
+        return ((self.get(7070, "/v1/weights")[1] or {}).get("active") or {}).get("version")
+
+    def push(self, container, version):
+        """A refit by `refit push` in a container; the checkpoint is there read-only."""
+        return self.exec(container, "/opt/refit/bin/refit", "push", f"/checkpoints/v{version}.safetensors", "--version", str(version),
+                         "--to", "127.0.0.1:7070")
+
+    def status(self, container):
+        with open(f"/proc/{self.pid(container)}/status", encoding="utf-8") as file:
+            return dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+
     def probe(self, container, kind):
         """Whether this probe of the manifest passes now."""
         probe = chart.container(self.spec, container)[kind]
-        if "httpGet" in probe:
-            return 200 <= self.get(probe["httpGet"]["port"], probe["httpGet"]["path"])[0] < 400
         ports = {p["name"]: p["containerPort"] for p in chart.container(self.spec, container)["ports"]}
-        import socket
+        port = probe.get("httpGet", probe.get("tcpSocket"))["port"]
+        port = ports.get(port, port)
+        if "httpGet" in probe:
+            return 200 <= self.get(port, probe["httpGet"]["path"])[0] < 400
 
         def connect():
-            with socket.socket() as probe_socket:
-                probe_socket.settimeout(5)
-                return probe_socket.connect_ex(("127.0.0.1", ports[probe["tcpSocket"]["port"]])) == 0
+            with socket.socket() as attempt:
+                attempt.settimeout(5)
+                return attempt.connect_ex(("127.0.0.1", port)) == 0
         return self.inside(connect)
+
+    def wait_probe(self, container, kind):
+        wait_for(f"{kind} of {container}", lambda: self.probe(container, kind))
 
     def kill(self, container, number=signal.SIGKILL):
         """From the host: for podman it just died, so that the restart policy holds."""
@@ -296,11 +323,9 @@ class Pod:
         return wait_for(f"{container} to be started again", lambda: self.pid(container) != old and self.pid(container))
 
     def stop(self):
-        if self.playing:
+        if self.inside:
             self.inside.stop()
-            run("podman", "play", "kube", "--down", self.path("pod.yaml"), check=False)
+        if self.playing:
+            run("podman", "play", "kube", "--down", self.file, check=False)
         for name in self.volumes:
             run("podman", "volume", "rm", "--force", name, check=False)
-        for image in self.images:
-            run("podman", "rmi", "--force", image, check=False)
-        shutil.rmtree(self.directory)
