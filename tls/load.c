@@ -14,8 +14,6 @@
 #define DEPTH_MAX 8
 #define CIPHERS_13 "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"
 #define CIPHERS_12 "ECDHE+AESGCM:ECDHE+CHACHA20:!aNULL:@SECLEVEL=2"
-/* One receive call takes in several records: the kernel hands over a header and a body at once. */
-#define READ_BUFFER_BYTES (256u << 10)
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
@@ -185,11 +183,6 @@ static bool settle(SSL_CTX *context, const struct refit_tls_config *config)
                                   (data ? 0 : SSL_MODE_RELEASE_BUFFERS));
     SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_verify_depth(context, DEPTH_MAX);
-    if (data) {
-        /* Not for control: libevent asks SSL_pending(), which does not count what was read ahead. */
-        SSL_CTX_set_read_ahead(context, 1);
-        SSL_CTX_set_default_read_buffer_len(context, READ_BUFFER_BYTES);
-    }
     return SSL_CTX_set_num_tickets(context, 0) == 1 &&
            SSL_CTX_set_min_proto_version(context, data ? TLS1_3_VERSION : TLS1_2_VERSION) == 1 &&
            SSL_CTX_set_ciphersuites(context, CIPHERS_13) == 1 && SSL_CTX_set_cipher_list(context, CIPHERS_12) == 1;

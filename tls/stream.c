@@ -18,6 +18,7 @@
 
 #define RECORD_BYTES ((size_t)16384)  /* the most plain text in one record */
 #define UNSENT_BYTES ((size_t)192 << 10) /* records that go to the kernel in one call */
+#define AHEAD_BYTES ((size_t)192 << 10)  /* records that come from it in one call */
 
 struct refit_tls_stream {
     SSL *ssl;
@@ -27,12 +28,19 @@ struct refit_tls_stream {
     bool failed, direct; /* direct: the kernel may encrypt, so records go straight to the socket */
     char *unsent;
     size_t unsent_from, unsent_to;
+    char *ahead; /* read from the socket, not yet by OpenSSL */
+    size_t ahead_from, ahead_to;
     char *packed; /* small pieces on their way into one record; made when first needed */
     char *held;   /* a record that OpenSSL could not get rid of: it wants the same bytes again */
     size_t held_len;
 };
 
 /* --- records to the socket -------------------------------------------------------------------------------------- */
+
+static bool would_block(int errnum)
+{
+    return errnum == EAGAIN || errnum == EWOULDBLOCK;
+}
 
 /* One send for many records: OpenSSL writes one at a time, and a call for each costs as much as its encryption. */
 static bool drain(struct refit_tls_stream *s)
@@ -49,11 +57,6 @@ static bool drain(struct refit_tls_stream *s)
     return true;
 }
 
-static bool would_block(int errnum)
-{
-    return errnum == EAGAIN || errnum == EWOULDBLOCK;
-}
-
 static int bio_write(BIO *bio, const char *data, int len)
 {
     struct refit_tls_stream *s = BIO_get_data(bio);
@@ -68,6 +71,32 @@ static int bio_write(BIO *bio, const char *data, int len)
     memcpy(s->unsent + s->unsent_to, data, (size_t)len);
     s->unsent_to += (size_t)len;
     return len;
+}
+
+/* OpenSSL asks for a header and then for its body: two calls for each record without this. (Its own reading ahead moves
+ * all that it has to the front of its buffer for each record.) */
+static int bio_read(BIO *bio, char *data, int len)
+{
+    struct refit_tls_stream *s = BIO_get_data(bio);
+    BIO_clear_retry_flags(bio);
+    if (len <= 0)
+        return 0;
+    if (s->ahead_from == s->ahead_to) {
+        ssize_t got;
+        do
+            got = recv(s->fd, s->ahead, AHEAD_BYTES, 0);
+        while (got < 0 && errno == EINTR);
+        if (got < 0 && would_block(errno))
+            BIO_set_retry_read(bio);
+        if (got <= 0)
+            return (int)got;
+        s->ahead_from = 0;
+        s->ahead_to = (size_t)got;
+    }
+    size_t have = s->ahead_to - s->ahead_from, take = have < (size_t)len ? have : (size_t)len;
+    memcpy(data, s->ahead + s->ahead_from, take);
+    s->ahead_from += take;
+    return (int)take;
 }
 
 static long bio_ctrl(BIO *bio, int command, long number, void *pointer)
@@ -90,7 +119,7 @@ static pthread_once_t method_once = PTHREAD_ONCE_INIT;
 static void make_method(void)
 {
     BIO_METHOD *made = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "records");
-    if (made && BIO_meth_set_write(made, bio_write) && BIO_meth_set_ctrl(made, bio_ctrl) &&
+    if (made && BIO_meth_set_write(made, bio_write) && BIO_meth_set_read(made, bio_read) && BIO_meth_set_ctrl(made, bio_ctrl) &&
         BIO_meth_set_create(made, bio_create))
         method = made;
 }
@@ -116,23 +145,20 @@ static bool kernel_has_tls(int fd)
 
 static enum refit_status join(struct refit_tls_stream *s, struct refit_error *err)
 {
-    BIO *in = BIO_new_socket(s->fd, BIO_NOCLOSE), *out = NULL;
-    if (!in)
-        return refit_fail_alloc(err, "a TLS stream", 0);
+    BIO *bio;
     if (s->direct) {
-        SSL_set_bio(s->ssl, in, in);
-        return REFIT_OK;
+        bio = BIO_new_socket(s->fd, BIO_NOCLOSE);
+    } else {
+        pthread_once(&method_once, make_method);
+        s->unsent = malloc(UNSENT_BYTES);
+        s->ahead = malloc(AHEAD_BYTES);
+        bio = s->unsent && s->ahead && method ? BIO_new(method) : NULL;
+        if (bio)
+            BIO_set_data(bio, s);
     }
-    pthread_once(&method_once, make_method);
-    s->unsent = malloc(UNSENT_BYTES);
-    out = method ? BIO_new(method) : NULL;
-    if (!s->unsent || !out) {
-        BIO_free(in);
-        BIO_free(out);
-        return refit_fail_alloc(err, "a TLS stream", UNSENT_BYTES);
-    }
-    BIO_set_data(out, s);
-    SSL_set_bio(s->ssl, in, out);
+    if (!bio)
+        return refit_fail_alloc(err, "a TLS stream", UNSENT_BYTES + AHEAD_BYTES);
+    SSL_set_bio(s->ssl, bio, bio);
     return REFIT_OK;
 }
 
@@ -160,6 +186,7 @@ void refit_tls_stream_free(struct refit_tls_stream *s)
         return;
     SSL_free(s->ssl);
     free(s->unsent);
+    free(s->ahead);
     free(s->packed);
     free(s->held);
     free(s);
