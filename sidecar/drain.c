@@ -26,7 +26,7 @@ static void begin_drain(struct refit_sidecar *sidecar, const char *client)
     if (sidecar->drain_asked)
         return;
     sidecar->drain_asked = true;
-    refit_audit(client, "drain");
+    refit_audit(client, "drain", refit_log_bool("draining", true));
 }
 
 void refit_handle_drain(const struct refit_call *call, struct refit_reply *reply)

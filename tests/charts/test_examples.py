@@ -43,6 +43,8 @@ class Examples(unittest.TestCase):
                 seen.add(manifest["kind"])
                 if manifest["kind"] not in foreign:
                     kubernetes_validate.validate(manifest, "1.34", strict=True)
+                    if name != "vllm-dra":  # the oldest that Chart.yaml allows; claims of this form are newer
+                        kubernetes_validate.validate(manifest, "1.29", strict=True)
         self.assertLessEqual({"Deployment", "Service", "NetworkPolicy", "PodDisruptionBudget", "ServiceAccount", "Pod",
                               "ResourceClaimTemplate", "PodMonitor", "Certificate"}, seen)
 
@@ -59,6 +61,8 @@ class Examples(unittest.TestCase):
             self.skipTest(f"{refitd} is not built")
         options = subprocess.run([refitd, "--help"], capture_output=True, text=True, timeout=60, check=True).stdout
         known = {line.split()[0][2:] for line in options.splitlines() if line.startswith("  --")}
+        without_drivers = not [name for name in known if name.startswith("engine")]
+        driven = False
         for name in self.each():
             spec = chart.pod_spec(chart.example(name))
             given = []
@@ -68,7 +72,13 @@ class Examples(unittest.TestCase):
                 if "exec" in c.get("command", []) and c["name"] == "engine":
                     given = [e["name"][6:].lower().replace("_", "-") for e in c["env"] if e["name"].startswith("REFIT_")]
             self.assertGreater(len(given), 8, name)
-            self.assertEqual(sorted(set(given) - known), [], name)
+            unknown = set(given) - known
+            if without_drivers and unknown == {"engine", "engine-url"}:
+                driven = True
+                continue
+            self.assertEqual(sorted(unknown), [], name)
+        if driven:
+            self.skipTest("this refitd drives no engines over HTTP: examples of vLLM and SGLang not compared")
 
     def test_refitd_takes_the_values_of_the_chart(self):
         refitd = os.path.join(os.environ.get("REFIT_BUILD", os.path.join(chart.ROOT, "build", "dev")), "sidecar", "refitd")

@@ -51,6 +51,10 @@ class Refusals(unittest.TestCase):
         self.refused(["gpu.mode=exec"], "asks for no GPU")
         self.refused(["gpu.mode=exec", "engine.command=[]", 'engine.resources.limits={"nvidia.com/gpu":"1"}'], "engine.command")
 
+    def test_exec_without_memory_for_refitd(self):
+        exec_mode = ["gpu.mode=exec", 'engine.resources.limits={"nvidia.com/gpu":"1","memory":"2Gi"}']
+        self.refused(exec_mode, "engine.resources.limits.memory", str((2 << 30) + (512 << 20)))
+
     def test_control_beyond_loopback_without_authentication(self):
         self.refused(["auth.tokens.secret=", "tls.mode=none"], "sidecar.control.host", "auth.insecure")
         self.refused(["tls.mode=none"], "in the clear", "auth.plaintextTokens")

@@ -22,6 +22,17 @@ What can't be said in values.schema.json: things that belong together. Each mess
 {{- end -}}
 {{- end -}}
 
+{{/* With gpu.mode exec refitd's memory is the engine's container's. */}}
+{{- define "refit.checkExecMemory" -}}
+{{- with (dig "limits" "memory" "" .Values.engine.resources) -}}
+{{- $limit := include "refit.bytes" (dict "of" "engine.resources.limits.memory" "quantity" .) | int64 -}}
+{{- $needed := include "refit.memoryBytes" $ | int64 -}}
+{{- if lt $limit $needed -}}
+{{- fail (printf "engine.resources.limits.memory: %v (%d bytes) is below what refitd takes in this container (%d bytes: gpu.staging + weights.overhead), engine not counted" . $limit $needed) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* "true" when resources ask a device plugin for GPUs. */}}
 {{- define "refit.hasDevicePluginGpu" -}}
 {{- $found := false -}}
@@ -79,6 +90,7 @@ What can't be said in values.schema.json: things that belong together. Each mess
 {{- end -}}
 
 {{- define "refit.checkEngine" -}}
+{{- if eq .Values.gpu.mode "exec" -}}{{- include "refit.checkExecMemory" . -}}{{- end -}}
 {{- if and .Values.workload (not .Values.engine.image.repository) -}}
 {{- fail "engine.image.repository: the example release needs an engine; set its image, or workload=false to use the named templates only" -}}
 {{- end -}}
