@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of refitd in a real browser: what it shows, live; that it asks nobody else; keys, screen readers, dark, narrow, without scripts.
+"""The page of refitd in a real browser: what it shows, live; that it asks nobody else; keys, screen readers, dark, narrow. And
+as a document: policy, escapes, what it says without scripts, which needs no browser.
 
 REFIT_SCREENSHOTS=DIR keeps pictures there."""
 import http.client
@@ -16,7 +17,82 @@ from harness import WAIT_S, SystemTest, engine_layout, source_layout  # noqa: E4
 HOSTILE = "</script><img src=x onerror=document.title='owned'>\"&"
 
 
-class Page(SystemTest):
+class Serving(SystemTest):
+    def published(self, *versions, options=()):
+        replica = self.replica("a", engine_layout(2), *options)
+        lines = self.publish(source_layout(), versions, [replica])
+        self.assertTrue(lines and lines[0].startswith(f"ok {versions[0]} "), lines)
+        replica.wait_step(versions[-1])
+        return replica
+
+    def aborted(self, replica, label, reason):
+        """A refit that is begun by hand, and called off."""
+        lead = replica.call("POST", "/v1/lead", {"name": label, "takeover": True})[1]
+        source = replica.call("GET", "/traffic")[1]["source"]
+        status, begun = replica.call("POST", "/refit", {"version": 9, "label": label, "epoch": lead["epoch"], "publish_id": "p",
+                                                        "source": source, "transport": "tcp"})
+        self.assertEqual(status, 202, begun)
+        replica.call("POST", f"/refit/{begun['id']}/abort", {"reason": reason})
+        replica.wait_session(lambda state: state["terminal"], begun["id"])
+
+    def get(self, replica, path="/", port=None):
+        connection = http.client.HTTPConnection("127.0.0.1", port or replica.ports["admin"], timeout=WAIT_S)
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        body = answer.read().decode()
+        connection.close()
+        return answer.status, dict(answer.getheaders()), body
+
+
+class Document(Serving):
+    def test_a_browser_may_load_nothing_and_both_listeners_have_it(self):
+        replica = self.replica("a", engine_layout(2), readers=False)
+        for port in (replica.ports["admin"], replica.ports["control"]):
+            status, headers, body = self.get(replica, port=port)
+            self.assertEqual(status, 200)
+            self.assertRegex(headers["Content-Security-Policy"],
+                             r"^default-src 'none'; style-src 'sha256-[\w+/=]{44}'; script-src 'sha256-[\w+/=]{44}'; "
+                             r"connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'$")
+            self.assertEqual((headers["X-Content-Type-Options"], headers["Cache-Control"]), ("nosniff", "no-store"))
+            self.assertNotRegex(body, r"(?:src|href)=[\"'](?:https?:)?//")
+            bare = re.sub(r"<style>.*?</style>|<script>.*?</script>", "", body, flags=re.S)
+            self.assertNotRegex(bare, r"\sstyle=|\son\w+=")
+            self.assertEqual(json.loads(self.get(replica, "/status", port)[2])["weights"]["active"], None)
+            self.assertEqual(json.loads(self.get(replica, "/traffic", port)[2])["edges"], [])
+
+    def test_what_matters_stands_in_it_without_scripts(self):
+        replica = self.published(1, 2)
+        weights, body = replica.weights(), self.get(replica)[2]
+        for wanted in ('<strong id="version">2</strong>', weights["active"]["digest"], weights["layout"], weights["instance"],
+                       ">Ready</p>", "Last: version 2, committed", "to version 1"):
+            self.assertIn(wanted, body)
+        self.assertNotIn("{{", body)
+
+    def test_texts_from_outside_are_escaped(self):
+        replica = self.published(1)
+        self.aborted(replica, HOSTILE, HOSTILE)
+        body = self.get(replica)[2]
+        self.assertNotIn("<img", body)
+        self.assertIn("&lt;img src=x onerror=document.title=&#39;owned&#39;&gt;&quot;&amp;", body)
+        self.assertEqual(body.count("</script>"), 1)
+
+    def test_status_and_traffic_say_what_the_page_needs(self):
+        replica = self.published(1, 2)
+        self.aborted(replica, "nine", "the operator said so")
+        state = json.loads(self.get(replica, "/status")[2])
+        self.assertEqual([(refit["version"], refit["phase"]) for refit in state["history"]], [(9, "aborted"), (2, "committed"), (1, "committed")])
+        self.assertTrue(all(0 <= state["now_ms"] - refit["began_ms"] < 600000 for refit in state["history"]))
+        self.assertEqual(state["history"][0]["error"]["text"], state["refit"]["error"]["text"])
+        self.assertIn("the operator said so", state["refit"]["error"]["text"])
+        self.assertEqual(state["weights"], replica.weights())
+        self.assertEqual(state["ready"]["status"], "ok")
+        due = state["history"][1]["bytes_due"]
+        plan = json.loads(self.get(replica, "/traffic")[2])
+        self.assertEqual({(e["source_rank"], e["destination_rank"]) for e in plan["edges"]}, {(0, 0), (0, 1), (1, 0), (1, 1)})
+        self.assertEqual((sum(e["bytes"] for e in plan["edges"]), plan["more"], plan["refit"]), (due, 0, state["refit"]["id"]))
+
+
+class Page(Serving):
     def setUp(self):
         find()
         super().setUp()
@@ -30,27 +106,12 @@ class Page(SystemTest):
         browser.wait("document.body.dataset.steps > 1")
         return browser
 
-    def published(self, *versions, options=()):
-        replica = self.replica("a", engine_layout(2), *options)
-        lines = self.publish(source_layout(), versions, [replica])
-        self.assertTrue(lines and lines[0].startswith(f"ok {versions[0]} "), lines)
-        replica.wait_step(versions[-1])
-        return replica
-
     def picture(self, browser, name):
         if os.environ.get("REFIT_SCREENSHOTS"):
             browser.screenshot(os.path.join(os.environ["REFIT_SCREENSHOTS"], name + ".png"))
 
     def text(self, browser, element):
         return browser.value(f"document.getElementById('{element}').textContent")
-
-    def head(self, replica, path="/", port=None):
-        connection = http.client.HTTPConnection("127.0.0.1", port or replica.ports["admin"], timeout=WAIT_S)
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        body = answer.read().decode()
-        connection.close()
-        return answer.status, dict(answer.getheaders()), body
 
     def test_it_shows_what_is_served_and_asks_nobody_else(self):
         replica = self.published(1, 2)
@@ -67,10 +128,6 @@ class Page(SystemTest):
                          [slot["state"] for slot in weights["slots"]])
         self.assertEqual(browser.value("document.querySelectorAll('#ranks .good').length"), 2)
         self.assertGreaterEqual(browser.value("document.querySelectorAll('#history .bar').length"), 2)
-        # The picture and its table say the plan: both sources to both ranks.
-        plan = replica.call("GET", "/traffic")[1]
-        self.assertEqual({(e["source_rank"], e["destination_rank"]) for e in plan["edges"]}, {(0, 0), (0, 1), (1, 0), (1, 1)})
-        self.assertEqual(sum(e["bytes"] for e in plan["edges"]), replica.call("GET", "/refit")[1]["bytes_due"])
         self.assertEqual(browser.value("document.querySelectorAll('#edges tr').length"), 4)
         foreign = [url for url in browser.requests() if not url.startswith((browser.url, "data:"))]
         self.assertEqual((foreign, browser.complaints()), ([], []))
@@ -94,13 +151,7 @@ class Page(SystemTest):
             rank.wait()
         browser.wait("document.getElementById('refit-line').textContent.startsWith('Last: version 3')")
         self.assertEqual(browser.value("[...document.querySelectorAll('.phases li')].map(l => l.className)"), ["past"] * 8)
-        # One that ends with a reason.
-        lead = replica.call("POST", "/v1/lead", {"name": "page", "takeover": True})[1]
-        source = replica.call("GET", "/traffic")[1]["source"]
-        begun = replica.call("POST", "/refit", {"version": 9, "label": "<b>nine</b>", "epoch": lead["epoch"], "publish_id": "p", "source": source,
-                                                "transport": "tcp"})
-        self.assertEqual(begun[0], 202, begun)
-        replica.call("POST", f"/refit/{begun[1]['id']}/abort", {"reason": "the operator said so"})
+        self.aborted(replica, "<b>nine</b>", "the operator said so")
         browser.wait("document.querySelectorAll('#history .why').length === 1 && document.querySelectorAll('.phases .failed').length === 1")
         self.assertIn("the operator said so", self.text(browser, "history"))
         self.assertIn("<b>nine</b>", self.text(browser, "history"))
@@ -109,16 +160,7 @@ class Page(SystemTest):
 
     def test_texts_from_outside_stay_texts(self):
         replica = self.published(1)
-        lead = replica.call("POST", "/v1/lead", {"name": HOSTILE, "takeover": True})[1]
-        source = replica.call("GET", "/traffic")[1]["source"]
-        begun = replica.call("POST", "/refit", {"version": 9, "label": HOSTILE, "epoch": lead["epoch"], "publish_id": "p", "source": source,
-                                                "transport": "tcp"})
-        self.assertEqual(begun[0], 202, begun)
-        replica.call("POST", f"/refit/{begun[1]['id']}/abort", {"reason": HOSTILE})
-        replica.wait_session(lambda state: state["terminal"], begun[1]["id"])
-        _, _, body = self.head(replica)
-        self.assertNotIn("<img", body)
-        self.assertIn("&lt;img", body)
+        self.aborted(replica, HOSTILE, HOSTILE)
         browser = self.browse(replica)
         browser.wait("document.querySelectorAll('#history .why').length")
         self.assertIn(HOSTILE, self.text(browser, "history"))
@@ -152,9 +194,8 @@ class Page(SystemTest):
         self.assertTrue(all(pictures), pictures)
         self.assertGreater(len(named.get("columnheader", [])), 10)
 
-    def test_it_is_readable_in_the_dark_on_a_phone_and_without_scripts(self):
-        replica = self.published(1, 2)
-        browser = self.browse(replica)
+    def test_it_is_readable_in_the_dark_and_on_a_phone(self):
+        browser = self.browse(self.published(1, 2))
         behind = set()
         for scheme in ("light", "dark"):
             browser.media(scheme)
@@ -164,11 +205,6 @@ class Page(SystemTest):
         self.assertEqual(len(behind), 2)
         browser.size(360, 800)
         self.assertLessEqual(browser.value("document.documentElement.scrollWidth"), 360)
-        weights, body = replica.weights(), self.head(replica)[2]
-        for wanted in ('<strong id="version">2</strong>', weights["active"]["digest"], weights["layout"], ">Ready</p>",
-                       "Last: version 2, committed", "to version 1"):
-            self.assertIn(wanted, body)
-        self.assertNotIn("{{", body)
 
     def test_it_says_when_refitd_does_not_answer(self):
         replica = self.published(1)
@@ -176,20 +212,6 @@ class Page(SystemTest):
         replica.refitd.kill()
         browser.wait("!document.getElementById('trouble').hidden")
         self.assertIn("No answer from refitd", self.text(browser, "trouble"))
-
-    def test_a_browser_may_load_nothing_and_the_control_listener_has_it_too(self):
-        replica = self.replica("a", engine_layout(2), readers=False)
-        for port in (replica.ports["admin"], replica.ports["control"]):
-            status, headers, body = self.head(replica, port=port)
-            self.assertEqual(status, 200)
-            policy = headers["Content-Security-Policy"]
-            self.assertRegex(policy, r"^default-src 'none'; style-src 'sha256-[\w+/=]{44}'; script-src 'sha256-[\w+/=]{44}'; connect-src 'self'; "
-                                     r"img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'$")
-            self.assertEqual((headers["X-Content-Type-Options"], headers["Cache-Control"]), ("nosniff", "no-store"))
-            self.assertNotRegex(body, r"(?:src|href)=[\"'](?:https?:)?//")
-            self.assertNotRegex(re.sub(r"<style>.*?</style>|<script>.*?</script>", "", body, flags=re.S), r"\sstyle=|\son\w+=")
-            self.assertEqual(json.loads(self.head(replica, "/status", port)[2])["weights"]["active"], None)
-            self.assertEqual(json.loads(self.head(replica, "/traffic", port)[2])["edges"], [])
 
 
 # The ratio of luminances (WCAG 2) of each text colour in use to what lies behind it.
