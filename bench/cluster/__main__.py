@@ -22,6 +22,8 @@ def arguments():
     parser.add_argument("--build", default=os.path.join(ROOT, "build", "release"), help="build tree (build/release)")
     parser.add_argument("--runs", type=int, default=5, help="counted runs of each scenario (5)")
     parser.add_argument("--strategy", action="append", help="how bytes get to the replicas; several times: each; else the scenario's")
+    parser.add_argument("--refitd", action="append", default=[], metavar="OPTION", help="one more option of every refitd, such as "
+                        "--refitd=--streams=4")
     parser.add_argument("--peer", choices=["gloo"], action="append", help="the scenario through torch.distributed instead")
     parser.add_argument("--install-peer", action="store_true", help="first put CPU torch into a virtual environment in the build tree")
     parser.add_argument("--update", action="store_true", help="write the results into docs/performance.md and docs/cluster.svg")
@@ -42,7 +44,7 @@ def measurements(scenario, options):
 
 def command_of(scenario, method, options):
     program, how = method.split(" ", 1)
-    which = f"--strategy {how}" if program == "refit" else "--peer gloo"
+    which = " ".join([f"--strategy {how}", *(f"--refitd={o}" for o in options.refitd)]) if program == "refit" else "--peer gloo"
     return f"python3 bench/cluster {scenario.name} {which} --runs {options.runs}"
 
 
@@ -54,6 +56,7 @@ def run_all(options):
     failed, results = 0, []
     for name in options.scenario:
         scenario = scenarios.load(name)
+        scenario.refitd += options.refitd
         for method, measure in measurements(scenario, options):
             say(f"\n== {scenario.name}: {scenario.title}; {method}")
             try:

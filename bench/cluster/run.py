@@ -147,9 +147,9 @@ class Stage:
         for name, node in self.scenario.replicas.items():
             number = used[node] = used.get(node, -1) + 1
             serving = [f"hz={asked['hz']}", f"bytes={asked['bytes']}"] if asked and asked["replica"] == name else []
-            self.replicas[name] = programs.Replica(self.programs, name, node, number, self.scenario.engine_layout,
-                                                   asked.get("refitd", []), serving, asked.get("engine_cpus") if serving else None,
-                                                   asked.get("other_cpus"))
+            self.replicas[name] = programs.Replica(
+                self.programs, name, node, number, self.scenario.engine_layout, self.scenario.refitd + asked.get("refitd", []), serving,
+                asked.get("engine_cpus" if serving else "other_cpus"), asked.get("other_cpus"))
         for replica in self.replicas.values():
             replica.start_engines()
         for replica in self.replicas.values():

@@ -7,6 +7,7 @@
   "trainer": {"layout": {...}, "nodes": ["t0", "t1"]},    rank i runs on nodes[i]; equal names share a node
   "engine": {"layout": {...}},                            or "layout": "file.json", beside the scenario
   "replicas": {"r0": "r0", "r1": "r1"},                   replica to node; all its ranks run there
+  "refitd": ["--streams", "2"],                           options of every refitd
   "strategies": ["direct"], "goal": 1.05,                 goal: of time to bound
   "peers": ["chain", "direct"],                           what --peer gloo runs
   "fault": {"kind": "kill", "replica": "r3", "after": 0.3, "goal": 1.10},
@@ -26,7 +27,7 @@ HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "scenarios")
 FAULTS = ("kill", "stop", "cut")
 PEERS = ("chain", "direct")
 MEMBERS = {
-    "": {"title", "note", "rate", "rates", "trainer", "engine", "replicas", "strategies", "goal", "peers", "fault", "requests"},
+    "": {"title", "note", "rate", "rates", "trainer", "engine", "replicas", "refitd", "strategies", "goal", "peers", "fault", "requests"},
     "trainer": {"layout", "nodes"}, "engine": {"layout"}, "fault": {"kind", "replica", "after", "goal"},
     "requests": {"replica", "hz", "bytes", "engine_cpus", "other_cpus", "seconds", "refitd", "joiner", "goal", "acquire_goal_ns"},
 }
@@ -49,6 +50,7 @@ class Scenario:
     strategies: list
     peers: list
     goal: float
+    refitd: list = field(default_factory=list)
     fault: dict = None
     requests: dict = None
     weights: int = field(default=0)
@@ -193,6 +195,7 @@ class _Reader:
             strategies=self.names(document.get("strategies", ["direct"]), "strategies"),
             peers=self.names(document["peers"], "peers", PEERS) if "peers" in document else [],
             goal=self.number(document.get("goal", 1.05), "goal", 1, 100),
+            refitd=self.names(document["refitd"], "refitd") if "refitd" in document else [],
             fault=self.fault(document["fault"], replicas) if "fault" in document else None,
             requests=self.requests(document["requests"], replicas) if "requests" in document else None,
             weights=documents.weights_bytes(layouts[0]))
