@@ -29,6 +29,8 @@ REFIT_MUST_CHECK enum refit_status refit_tls_load(const struct refit_tls_config 
 /* REFIT_INVALID when the certificate in use is not valid now. */
 REFIT_MUST_CHECK enum refit_status refit_tls_check_dates(SSL_CTX *context, const char *path, struct refit_error *err);
 
+uint64_t refit_tls_records_per_key(const struct refit_tls *tls);
+
 /* Callbacks of every connection, that fill its report. */
 void refit_tls_report_attach(SSL *ssl, struct refit_tls_report *report);
 

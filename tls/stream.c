@@ -25,12 +25,14 @@ struct refit_tls_stream {
     int fd;
     struct refit_tls_report report;
     short wants; /* of the last step */
+    uint64_t records_per_key;
     bool failed, direct; /* direct: the kernel may encrypt, so records go straight to the socket */
     char *unsent;
     size_t unsent_from, unsent_to;
     char *ahead; /* read from the socket, not yet by OpenSSL */
     size_t ahead_from, ahead_to;
     char *packed; /* small pieces on their way into one record; made when first needed */
+    uint64_t records, key_updates; /* sent under the current key; how often it was replaced */
     char *held;   /* a record that OpenSSL could not get rid of: it wants the same bytes again */
     size_t held_len;
 };
@@ -169,6 +171,7 @@ enum refit_status refit_tls_stream_open(struct refit_tls *tls, int fd, const cha
     if (!s)
         return refit_fail_alloc(err, "a TLS stream", sizeof *s);
     s->fd = fd;
+    s->records_per_key = refit_tls_records_per_key(tls);
     s->direct = kernel_has_tls(fd);
     enum refit_status status = refit_tls_session(tls, host, &s->report, &s->ssl, err);
     if (status == REFIT_OK)
@@ -289,6 +292,17 @@ enum refit_tls_step refit_tls_stream_read(struct refit_tls_stream *s, void *data
     return REFIT_TLS_DONE;
 }
 
+/* AES-GCM is good for 2^24.5 full records under one key (RFC 8446, 5.5). The kernel's TLS can't change keys with every
+ * OpenSSL, so there it is left as it is. */
+static void renew_key(struct refit_tls_stream *s)
+{
+    if (s->records < s->records_per_key || BIO_get_ktls_send(SSL_get_wbio(s->ssl)))
+        return;
+    if (SSL_key_update(s->ssl, SSL_KEY_UPDATE_NOT_REQUESTED) == 1) /* goes out before the next record */
+        s->key_updates++;
+    s->records = 0;
+}
+
 /* One record that is encrypted but can't leave is held here, and counts as taken. */
 static enum refit_tls_step hold(struct refit_tls_stream *s, const void *data, size_t len, struct refit_error *err)
 {
@@ -312,6 +326,8 @@ static enum refit_tls_step write_some(struct refit_tls_stream *s, const void *da
         const char *record = (const char *)data + at;
         ERR_clear_error();
         errno = 0;
+        renew_key(s);
+        s->records++;
         int rc = SSL_write_ex(s->ssl, record, one, &taken);
         if (rc != 1) {
             taken = one;
@@ -437,6 +453,7 @@ void refit_tls_stream_read_info(const struct refit_tls_stream *s, struct refit_t
 {
     snprintf(out->version, sizeof out->version, "%s", SSL_get_version(s->ssl));
     snprintf(out->cipher, sizeof out->cipher, "%s", SSL_get_cipher_name(s->ssl));
+    out->key_updates = s->key_updates;
     out->kernel_sends = BIO_get_ktls_send(SSL_get_wbio(s->ssl)) == 1;
     out->kernel_receives = BIO_get_ktls_recv(SSL_get_rbio(s->ssl)) == 1;
 }

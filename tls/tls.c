@@ -16,6 +16,7 @@
 
 #define LOOK_NS 1000000000ll
 #define READ_TRIES 3
+#define RECORDS_PER_KEY ((uint64_t)1 << 23)
 
 struct fingerprint {
     unsigned char bytes[SHA256_DIGEST_LENGTH];
@@ -197,7 +198,18 @@ void refit_tls_read_status(struct refit_tls *tls, struct refit_tls_status *out)
     pthread_mutex_unlock(&tls->lock);
 }
 
+uint64_t refit_tls_records_per_key(const struct refit_tls *tls)
+{
+    return tls->config.records_per_key ? tls->config.records_per_key : RECORDS_PER_KEY;
+}
+
 /* --- connections ---------------------------------------------------------------------------------------------------- */
+
+/* As SSL_set_tlsext_host_name, whose macro casts the const away. */
+static bool name_host(SSL *ssl, const char *host)
+{
+    return SSL_ctrl(ssl, SSL_CTRL_SET_TLSEXT_HOSTNAME, TLSEXT_NAMETYPE_host_name, (void *)(uintptr_t)host) == 1;
+}
 
 static bool expect_host(SSL *ssl, const char *host)
 {
@@ -206,7 +218,7 @@ static bool expect_host(SSL *ssl, const char *host)
     if (inet_pton(AF_INET, host, address) == 1 || inet_pton(AF_INET6, host, address) == 1)
         return X509_VERIFY_PARAM_set1_ip_asc(param, host) == 1;
     X509_VERIFY_PARAM_set_hostflags(param, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS | X509_CHECK_FLAG_NEVER_CHECK_SUBJECT);
-    return X509_VERIFY_PARAM_set1_host(param, host, 0) == 1 && SSL_set_tlsext_host_name(ssl, host) == 1;
+    return X509_VERIFY_PARAM_set1_host(param, host, 0) == 1 && name_host(ssl, host);
 }
 
 /* A client has no loop that would look after its files. */

@@ -63,6 +63,14 @@ static bool read_option(struct publisher *p, char *option)
         p->deadline_ms = atoll(option + 9);
     if (strncmp(option, "name=", 5) == 0)
         p->config.name = option + 5;
+    if (strncmp(option, "cacert=", 7) == 0)
+        p->config.cacert = option + 7;
+    if (strncmp(option, "cert=", 5) == 0)
+        p->config.cert = option + 5;
+    if (strncmp(option, "key=", 4) == 0)
+        p->config.key = option + 4;
+    if (strncmp(option, "token=", 6) == 0)
+        p->config.token_file = option + 6;
     if (strncmp(option, "strategy=", 9) == 0)
         p->strategy = option + 9;
     return strncmp(option, "http://", 7) != 0 && strncmp(option, "https://", 8) != 0;

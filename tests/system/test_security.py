@@ -145,6 +145,16 @@ class Certificates(SecurityTest):
         self.refused(old(ciphers="AES128-SHA:@SECLEVEL=0", maximum_version=tls12))
         self.refused(old(ciphers="ECDHE-ECDSA-AES256-SHA:@SECLEVEL=0", maximum_version=tls12))
 
+    def test_wrong_files_of_a_client_are_named_before_anything_is_sent(self):
+        client, key = self.pki.pair("client")
+        for words, wanted in [(["--cacert", "/nonexistent.pem"], "TLS CA bundle: /nonexistent.pem"),
+                              (["--cert", client], "belong together"), (["--cert", client, "--key", self.pki.path("ca.key")],
+                                                                       "not the key of the certificate"),
+                              (["--token-file", client], "expected a token"), (["--token-file"], "needs a value")]:
+            code, text = self.cli("status", self.a.url, *words)
+            self.assertEqual(code, 2, text)
+            self.assertIn(wanted, text)
+
     def test_plain_http_on_the_tls_port_is_refused(self):
         self.assertEqual(pki.raw(self.port, b"GET /v1/weights HTTP/1.1\r\nHost: a\r\n\r\n")[:5], b"")
         self.wait_log(self.a, "plain HTTP came in on a TLS port")
@@ -280,14 +290,14 @@ class Rotation(SecurityTest):
             self.pki.leaf(name)
         server = pki.Mount(self.path("server-secret"), files("one", "tls"))
         client = pki.Mount(self.path("client-secret"), files("client", "tls"))
-        self.trust(cacert=client.path("ca.crt"), cert=client.path("tls.crt"), key=client.path("tls.key"))
         a = self.replica("a", engine_layout(1), "--tls-cert", server.path("tls.crt"), "--tls-key", server.path("tls.key"),
                          "--tls-client-ca", server.path("ca.crt"), "--tls-client-optional", "--rate", "256KiB",
                          reader_options=["prepare-ms=500"])
         a.__class__ = SecureReplica
         a.ca, a.client = self.ca, self.pki.pair("client")
         self.assertEqual(pki.serial(a.control_port, self.ca), "one")
-        ranks = self.publish(source_layout(), [1], [a], wait=False)
+        ranks = self.publish(source_layout(), [1], [a], f"cacert={client.path('ca.crt')}", f"cert={client.path('tls.crt')}",
+                             f"key={client.path('tls.key')}", wait=False)
         a.wait_phase("transfer", version=1)
         watch = http.client.HTTPSConnection("127.0.0.1", a.control_port, timeout=WAIT_S,
                                             context=pki.context(self.ca, a.client))

@@ -17,9 +17,12 @@
 static struct tls_pair pair;
 static struct refit_error err;
 
+static uint64_t records_per_key, key_updates;
+
 static void meet(void)
 {
     struct refit_tls_config server = tls_server_config(), client = tls_client_config();
+    client.records_per_key = records_per_key;
     const int small = 4096;
     tls_pair_open(&pair, &server, &client, "localhost");
     for (int i = 0; i < 2; i++)
@@ -95,6 +98,9 @@ static void every_byte_arrives_through(bool gathered)
         take(pair.stream[AT_SERVER], &got);
     }
     assert_true(flushed);
+    struct refit_tls_stream_info info;
+    refit_tls_stream_read_info(from, &info);
+    key_updates = info.key_updates;
     assert_int_equal(got, TOTAL);
     tls_pair_close(&pair);
     free(data);
@@ -108,6 +114,14 @@ static void large_writes_arrive(void **state)
 static void scattered_pieces_arrive(void **state)
 {
     every_byte_arrives_through(true);
+}
+
+static void keys_are_renewed_on_the_way(void **state)
+{
+    records_per_key = 7;
+    every_byte_arrives_through(true);
+    records_per_key = 0;
+    assert_true(key_updates > TOTAL / 16384 / 7 - 2);
 }
 
 static void a_shutdown_is_an_end_and_a_bare_fin_is_a_failure(void **state)
@@ -163,6 +177,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(large_writes_arrive),
         cmocka_unit_test(scattered_pieces_arrive),
+        cmocka_unit_test(keys_are_renewed_on_the_way),
         cmocka_unit_test(a_shutdown_is_an_end_and_a_bare_fin_is_a_failure),
         cmocka_unit_test(changed_bytes_are_a_failure),
         cmocka_unit_test(an_idle_stream_asks_to_read_only),
