@@ -1,80 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sidecar/http_server.h"
 
-#include <errno.h>
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
-#include <event2/listener.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "base/clock.h"
-#include "base/io.h"
 #include "base/log.h"
-#include "base/socket.h"
+#include "sidecar/http_connection.h"
 #include "sidecar/http_tls.h"
-#include "sidecar/listen_address.h"
 
-#define BACKLOG 1024 /* a probe must not lose its SYN to a burst of others: it would try again a second later */
 #define INPUT_MAX (128u << 10) /* read ahead while a request is worked on */
 #define STREAM_BACKLOG (64u << 10)
 #define LINGER_MS 1000
 #define TLS_HANDSHAKE_RECORD 0x16
 
-enum state {
-    STATE_HANDSHAKE, /* of TLS */
-    STATE_IDLE, /* between requests: no byte yet */
-    STATE_HEAD,
-    STATE_BODY,
-    STATE_WORK,   /* the handler has it */
-    STATE_STREAM, /* an answer without end */
-    STATE_ANSWER, /* the answer drains */
-    STATE_LINGER, /* our half is closed; what still comes in is dropped, or a reset would destroy the answer */
-};
-
-struct connection {
-    struct refit_exchange exchange; /* first: an exchange is its connection */
-    struct refit_httpd *server;
-    struct bufferevent *io;
-    struct event *timer;
-    struct connection *previous, *next;
-    enum state state;
-    struct refit_http_limits limits;
-    int64_t first_byte_ns;
-    struct refit_buf body;
-    struct refit_tls_report tls_report;
-    struct refit_tls_peer *peer; /* owned */
-    uint64_t reserved; /* of the server's budget for bodies */
-    bool close_after;
-    bool dead; /* the client is gone, but a worker still reads the body: freed by the answer */
-};
-
-struct refit_httpd {
-    struct refit_httpd_config config;
-    struct event_base *base;
-    struct evconnlistener *listener;
-    struct event *listen_again;
-    struct connection *connections;
-    unsigned count;
-    uint64_t refused, handshakes_failed;
-    uint64_t bodies; /* reserved now */
-    uint16_t port;
-};
-
-static void set_timer(struct connection *c, int64_t ms)
+static void set_timer(struct refit_http_connection *c, int64_t ms)
 {
     struct timeval tv = {.tv_sec = (time_t)(ms / 1000), .tv_usec = (suseconds_t)(ms % 1000 * 1000)};
     evtimer_add(c->timer, &tv);
 }
 
-static void release_body(struct connection *c)
+static void release_body(struct refit_http_connection *c)
 {
     refit_buf_release(&c->body);
     c->server->bodies -= c->reserved;
@@ -83,7 +35,7 @@ static void release_body(struct connection *c)
     c->exchange.body_len = 0;
 }
 
-static void connection_free(struct connection *c)
+void refit_http_connection_free(struct refit_http_connection *c)
 {
     struct refit_httpd *server = c->server;
     if ((c->state == STATE_WORK || c->state == STATE_STREAM) && c->exchange.on_gone)
@@ -105,7 +57,7 @@ static void connection_free(struct connection *c)
 
 /* --- answers ------------------------------------------------------------------------------------------------- */
 
-static void begin_answer(struct connection *c)
+static void begin_answer(struct refit_http_connection *c)
 {
     c->state = STATE_ANSWER;
     c->exchange.on_gone = NULL;
@@ -113,7 +65,7 @@ static void begin_answer(struct connection *c)
     set_timer(c, c->server->config.answer_ms);
 }
 
-static void write_head(struct connection *c, struct refit_reply *reply)
+static void write_head(struct refit_http_connection *c, struct refit_reply *reply)
 {
     struct evbuffer *out = bufferevent_get_output(c->io);
     if (c->server->config.on_reply)
@@ -133,7 +85,7 @@ static void free_sent(const void *data, size_t len, void *context)
 }
 
 /* The body goes out from where it lies, without another copy. */
-static void write_body(struct connection *c, struct refit_reply *reply)
+static void write_body(struct refit_http_connection *c, struct refit_reply *reply)
 {
     struct evbuffer *out = bufferevent_get_output(c->io);
     uint8_t *data = reply->body.data;
@@ -147,10 +99,10 @@ static void write_body(struct connection *c, struct refit_reply *reply)
 
 void refit_exchange_reply(struct refit_exchange *exchange, struct refit_reply *reply)
 {
-    struct connection *c = (struct connection *)exchange;
+    struct refit_http_connection *c = (struct refit_http_connection *)exchange;
     if (c->dead) {
         refit_reply_release(reply);
-        connection_free(c);
+        refit_http_connection_free(c);
         return;
     }
     if (!exchange->head.keep_alive)
@@ -166,7 +118,7 @@ void refit_exchange_reply(struct refit_exchange *exchange, struct refit_reply *r
 
 void refit_exchange_stream(struct refit_exchange *exchange, const char *type)
 {
-    struct connection *c = (struct connection *)exchange;
+    struct refit_http_connection *c = (struct refit_http_connection *)exchange;
     struct refit_reply reply;
     c->close_after = true; /* the end of the stream is the end of the connection */
     refit_reply_init(&reply);
@@ -181,7 +133,7 @@ void refit_exchange_stream(struct refit_exchange *exchange, const char *type)
 
 bool refit_exchange_write(struct refit_exchange *exchange, const void *data, size_t len)
 {
-    struct connection *c = (struct connection *)exchange;
+    struct refit_http_connection *c = (struct refit_http_connection *)exchange;
     struct evbuffer *out = bufferevent_get_output(c->io);
     size_t waiting = evbuffer_get_length(out);
     if (waiting + len > STREAM_BACKLOG)
@@ -193,13 +145,13 @@ bool refit_exchange_write(struct refit_exchange *exchange, const void *data, siz
 
 void refit_exchange_end(struct refit_exchange *exchange)
 {
-    struct connection *c = (struct connection *)exchange;
+    struct refit_http_connection *c = (struct refit_http_connection *)exchange;
     begin_answer(c);
     /* With nothing left to write there would be no write event to go on from. */
     bufferevent_trigger(c->io, EV_WRITE, BEV_TRIG_DEFER_CALLBACKS);
 }
 
-static void refuse(struct connection *c, int status, const char *type, const char *why)
+static void refuse(struct refit_http_connection *c, int status, const char *type, const char *why)
 {
     struct refit_reply reply;
     refit_reply_init(&reply);
@@ -210,7 +162,7 @@ static void refuse(struct connection *c, int status, const char *type, const cha
 
 /* --- reading a request --------------------------------------------------------------------------------------- */
 
-static void deliver(struct connection *c)
+static void deliver(struct refit_http_connection *c)
 {
     refit_buf_append_u8(&c->body, 0);
     c->exchange.body = c->body.data;
@@ -220,7 +172,7 @@ static void deliver(struct connection *c)
     c->server->config.on_request(c->server->config.context, &c->exchange);
 }
 
-static void read_body(struct connection *c)
+static void read_body(struct refit_http_connection *c)
 {
     struct evbuffer *in = bufferevent_get_input(c->io);
     size_t need = (size_t)c->exchange.head.content_length - c->body.len;
@@ -237,7 +189,7 @@ static void read_body(struct connection *c)
         deliver(c);
 }
 
-static bool reserve_body(struct connection *c, uint64_t bytes)
+static bool reserve_body(struct refit_http_connection *c, uint64_t bytes)
 {
     struct refit_httpd *server = c->server;
     if (bytes > server->config.bodies_max - server->bodies) {
@@ -250,7 +202,7 @@ static bool reserve_body(struct connection *c, uint64_t bytes)
     return true;
 }
 
-static void begin_body(struct connection *c)
+static void begin_body(struct refit_http_connection *c)
 {
     const struct refit_http_head *head = &c->exchange.head;
     if (head->content_length > c->limits.body_bytes) {
@@ -270,7 +222,7 @@ static void begin_body(struct connection *c)
     read_body(c);
 }
 
-static void head_complete(struct connection *c, size_t len)
+static void head_complete(struct refit_http_connection *c, size_t len)
 {
     struct evbuffer *in = bufferevent_get_input(c->io);
     const char *data = (const char *)evbuffer_pullup(in, (ev_ssize_t)len);
@@ -295,7 +247,7 @@ static void head_complete(struct connection *c, size_t len)
     begin_body(c);
 }
 
-static void read_head(struct connection *c)
+static void read_head(struct refit_http_connection *c)
 {
     struct evbuffer *in = bufferevent_get_input(c->io);
     size_t have = evbuffer_get_length(in), max = c->server->config.header_bytes_max;
@@ -311,7 +263,7 @@ static void read_head(struct connection *c)
     }
 }
 
-static void begin_request(struct connection *c)
+static void begin_request(struct refit_http_connection *c)
 {
     struct evbuffer *in = bufferevent_get_input(c->io);
     char two[2];
@@ -328,13 +280,13 @@ static void begin_request(struct connection *c)
         refuse(c, 400, "bad-request", "TLS came in on a plain HTTP port: use http://");
 }
 
-static bool reading(const struct connection *c)
+static bool reading(const struct refit_http_connection *c)
 {
     return c->state == STATE_HEAD || c->state == STATE_BODY;
 }
 
 /* Goes as far as the bytes at hand allow. */
-static void process(struct connection *c)
+static void process(struct refit_http_connection *c)
 {
     if (c->state == STATE_IDLE)
         begin_request(c);
@@ -354,7 +306,7 @@ static void on_read(struct bufferevent *io, void *context)
     process(context);
 }
 
-static void linger(struct connection *c)
+static void linger(struct refit_http_connection *c)
 {
     c->state = STATE_LINGER;
     refit_http_tls_goodbye(c->io);
@@ -366,7 +318,7 @@ static void linger(struct connection *c)
 /* All is written. */
 static void on_write(struct bufferevent *io, void *context)
 {
-    struct connection *c = context;
+    struct refit_http_connection *c = context;
     if (evbuffer_get_length(bufferevent_get_output(io)) > 0)
         return;
     if (c->state == STATE_STREAM)
@@ -383,7 +335,7 @@ static void on_write(struct bufferevent *io, void *context)
     process(c);
 }
 
-static void begin_plain(struct connection *c)
+static void begin_plain(struct refit_http_connection *c)
 {
     c->state = STATE_IDLE;
     set_timer(c, c->server->config.idle_ms);
@@ -392,14 +344,14 @@ static void begin_plain(struct connection *c)
 static void on_event(struct bufferevent *io, short what, void *context);
 
 /* Our alert says why, and a reset would destroy it: the client may have sent a request already. */
-static void linger_after_alert(struct connection *c)
+static void linger_after_alert(struct refit_http_connection *c)
 {
     evutil_socket_t fd = fcntl(bufferevent_getfd(c->io), F_DUPFD_CLOEXEC, 0);
     struct bufferevent *io = fd >= 0 ? bufferevent_socket_new(c->server->base, fd, BEV_OPT_CLOSE_ON_FREE) : NULL;
     if (!io) {
         if (fd >= 0)
             evutil_closesocket(fd);
-        connection_free(c);
+        refit_http_connection_free(c);
         return;
     }
     bufferevent_free(c->io);
@@ -410,7 +362,7 @@ static void linger_after_alert(struct connection *c)
 }
 
 /* Others can make these as often as they like. */
-static void handshake_failed(struct connection *c, const char *otherwise)
+static void handshake_failed(struct refit_http_connection *c, const char *otherwise)
 {
     char why[512];
     refit_tls_report_text(&c->tls_report, why, sizeof why);
@@ -420,12 +372,12 @@ static void handshake_failed(struct connection *c, const char *otherwise)
     if (c->tls_report.reason)
         linger_after_alert(c);
     else
-        connection_free(c);
+        refit_http_connection_free(c);
 }
 
 static void on_event(struct bufferevent *io, short what, void *context)
 {
-    struct connection *c = context;
+    struct refit_http_connection *c = context;
     if (what & BEV_EVENT_CONNECTED) {
         c->exchange.peer = c->peer = refit_http_tls_peer(io);
         begin_plain(c);
@@ -443,13 +395,13 @@ static void on_event(struct bufferevent *io, short what, void *context)
         c->dead = true;
         bufferevent_disable(c->io, EV_READ | EV_WRITE);
     } else {
-        connection_free(c);
+        refit_http_connection_free(c);
     }
 }
 
 static void on_timer(evutil_socket_t fd, short what, void *context)
 {
-    struct connection *c = context;
+    struct refit_http_connection *c = context;
     (void)fd;
     (void)what;
     if (c->state == STATE_HANDSHAKE)
@@ -457,13 +409,12 @@ static void on_timer(evutil_socket_t fd, short what, void *context)
     else if (reading(c))
         refuse(c, 408, "request-timeout", "the request was not complete within its deadline");
     else
-        connection_free(c);
+        refit_http_connection_free(c);
 }
 
-/* NULL when out of memory: `fd` is then still the caller's. */
-static struct connection *connection_new(struct refit_httpd *server, evutil_socket_t fd)
+struct refit_http_connection *refit_http_connection_new(struct refit_httpd *server, evutil_socket_t fd)
 {
-    struct connection *c = calloc(1, sizeof *c);
+    struct refit_http_connection *c = calloc(1, sizeof *c);
     if (!c)
         return NULL;
     c->timer = evtimer_new(server->base, on_timer, c);
@@ -487,185 +438,13 @@ static struct connection *connection_new(struct refit_httpd *server, evutil_sock
     return c;
 }
 
-/* It has sent something that is not read yet: perhaps the whole request, only accepted in the same turn as many others. */
-static bool has_unread(const struct connection *c)
+void refit_http_connection_begin(struct refit_http_connection *c)
 {
-    char byte;
-    return recv(bufferevent_getfd(c->io), &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
-}
-
-/* Drops the oldest connection that has not sent a whole head, if possible one that has nothing to say now: whoever holds
- * connections open must not keep a probe out. */
-static bool make_room(struct refit_httpd *server)
-{
-    struct connection *oldest = NULL, *oldest_silent = NULL;
-    for (struct connection *c = server->connections; c; c = c->next) {
-        if (c->state != STATE_HANDSHAKE && c->state != STATE_IDLE && c->state != STATE_HEAD && c->state != STATE_LINGER)
-            continue;
-        oldest = c;
-        if (!has_unread(c))
-            oldest_silent = c;
-    }
-    if (oldest_silent)
-        oldest = oldest_silent;
-    if (oldest)
-        connection_free(oldest);
-    return oldest != NULL;
-}
-
-static void name_local_peer(evutil_socket_t fd, char *out, size_t size)
-{
-    struct ucred who = {0};
-    socklen_t len = sizeof who;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) == 0)
-        snprintf(out, size, "unix:uid=%u,pid=%d", (unsigned)who.uid, (int)who.pid);
-    else
-        snprintf(out, size, "unix");
-}
-
-static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struct sockaddr *peer, int peer_len,
-                      void *context)
-{
-    struct refit_httpd *server = context;
-    int on = 1;
-    (void)listener;
-    (void)peer_len;
-    if (server->count >= server->config.connections_max && !make_room(server)) {
-        refit_log_limited(REFIT_LOG_WARN, "connection refused: too many are being answered",
-                          refit_log_text("listener", server->config.name), refit_log_u64("connections", server->count),
-                          refit_log_u64("max", server->config.connections_max));
-        server->refused++;
-        evutil_closesocket(fd);
-        return;
-    }
-    struct connection *c = connection_new(server, fd);
-    if (!c) {
-        evutil_closesocket(fd);
-        return;
-    }
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    if (peer->sa_family == AF_UNIX)
-        name_local_peer(fd, c->exchange.client, sizeof c->exchange.client);
-    else
-        refit_listen_address_print(peer, c->exchange.client, sizeof c->exchange.client);
-    if (server->config.tls) {
+    if (c->server->config.tls) {
         c->state = STATE_HANDSHAKE;
-        set_timer(c, server->config.handshake_ms);
+        set_timer(c, c->server->config.handshake_ms);
     } else {
         begin_plain(c);
     }
     bufferevent_enable(c->io, EV_READ | EV_WRITE);
-}
-
-/* Out of descriptors: pause a moment instead of spinning on the same error. */
-static void on_accept_error(struct evconnlistener *listener, void *context)
-{
-    struct refit_httpd *server = context;
-    struct timeval pause = {.tv_usec = 200000};
-    refit_log_limited(REFIT_LOG_ERROR, "can't accept a connection", refit_log_text("listener", server->config.name),
-                      refit_log_errno(errno));
-    evconnlistener_disable(listener);
-    evtimer_add(server->listen_again, &pause);
-}
-
-static void on_listen_again(evutil_socket_t fd, short what, void *context)
-{
-    struct refit_httpd *server = context;
-    (void)fd;
-    (void)what;
-    evconnlistener_enable(server->listener);
-}
-
-#define LISTEN_FLAGS (LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC | LEV_OPT_REUSEABLE)
-
-static enum refit_status listen_on_socket(struct refit_httpd *server, const char *path, struct refit_error *err)
-{
-    int fd;
-    enum refit_status status = refit_socket_listen_stream(path, (mode_t)server->config.socket_mode, &fd, err);
-    if (status)
-        return refit_error_prefix(err, status, "--%s", server->config.name);
-    server->listener = evconnlistener_new(server->base, on_accept, server, LISTEN_FLAGS, 0, fd);
-    if (server->listener)
-        return REFIT_OK;
-    refit_io_close(&fd);
-    unlink(path);
-    return refit_fail(err, REFIT_NO_MEMORY, "--%s %s: no memory for a listener", server->config.name, path);
-}
-
-static enum refit_status listen_on_port(struct refit_httpd *server, struct refit_error *err)
-{
-    struct sockaddr_storage address;
-    int len;
-    enum refit_status status =
-        refit_listen_address_parse(server->config.address, server->config.name, &address, &len, err);
-    if (status)
-        return status;
-    server->listener = evconnlistener_new_bind(server->base, on_accept, server, LISTEN_FLAGS, BACKLOG,
-                                               (struct sockaddr *)&address, len);
-    if (!server->listener)
-        return refit_fail_errno(err, errno, "--%s %s: can't listen there", server->config.name, server->config.address);
-    server->port = refit_listen_address_port_of(evconnlistener_get_fd(server->listener));
-    return REFIT_OK;
-}
-
-enum refit_status refit_httpd_start(struct event_base *base, const struct refit_httpd_config *config,
-                                    struct refit_httpd **out, struct refit_error *err)
-{
-    const char *path = refit_listen_address_unix(config->address);
-    struct refit_httpd *server = calloc(1, sizeof *server);
-    if (!server)
-        return refit_fail_alloc(err, "an HTTP server", sizeof *server);
-    server->config = *config;
-    server->base = base;
-    server->listen_again = evtimer_new(base, on_listen_again, server);
-    enum refit_status status = REFIT_OK;
-    if (!server->listen_again)
-        status = refit_fail(err, REFIT_NO_MEMORY, "%s: no memory for its timer", config->name);
-    if (path)
-        server->config.tls = NULL; /* the kernel says who is there */
-    if (status == REFIT_OK)
-        status = path ? listen_on_socket(server, path, err) : listen_on_port(server, err);
-    if (status) {
-        if (server->listen_again)
-            event_free(server->listen_again);
-        free(server);
-        return status;
-    }
-    evconnlistener_set_error_cb(server->listener, on_accept_error);
-    *out = server;
-    return REFIT_OK;
-}
-
-void refit_httpd_stop(struct refit_httpd *server)
-{
-    if (!server)
-        return;
-    const char *path = refit_listen_address_unix(server->config.address);
-    evconnlistener_free(server->listener);
-    if (path)
-        unlink(path);
-    event_free(server->listen_again);
-    while (server->connections)
-        connection_free(server->connections);
-    free(server);
-}
-
-uint16_t refit_httpd_port(const struct refit_httpd *server)
-{
-    return server->port;
-}
-
-unsigned refit_httpd_connections(const struct refit_httpd *server)
-{
-    return server->count;
-}
-
-uint64_t refit_httpd_handshakes_failed(const struct refit_httpd *server)
-{
-    return server->handshakes_failed;
-}
-
-uint64_t refit_httpd_refused(const struct refit_httpd *server)
-{
-    return server->refused;
 }
