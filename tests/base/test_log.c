@@ -266,6 +266,22 @@ static void neither_a_reader_that_left_nor_a_closed_descriptor_kills(void **stat
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
+static void a_line_is_appended_to_another_file_whole_or_not_at_all(void **state)
+{
+    const struct refit_log_field fields[] = {refit_log_text("by", "token:ci"), refit_log_u64("to", 7)};
+    char line[256];
+    assert_true(refit_log_append(pipes[1], REFIT_LOG_INFO, "audit", fields, 2));
+    ssize_t len = read(pipes[0], line, sizeof line - 1);
+    assert_true(len > 0);
+    line[len] = '\0';
+    assert_non_null(strstr(line, " level=info component=test msg=audit by=token:ci to=7\n"));
+    int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
+    assert_true(full >= 0);
+    assert_false(refit_log_append(full, REFIT_LOG_INFO, "audit", fields, 2));
+    assert_int_equal(errno, ENOSPC);
+    close(full);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -273,6 +289,7 @@ int main(void)
         TEST(json_lines_are_json_whatever_they_are_given),
         TEST(lines_of_a_thread_say_the_refit_it_works_for),
         TEST(levels_are_kept_and_errno_too),
+        TEST(a_line_is_appended_to_another_file_whole_or_not_at_all),
         TEST(what_others_can_provoke_is_limited_and_counted),
         TEST(a_full_disk_drops_lines_and_says_so_later),
         TEST(a_pipe_that_nobody_reads_holds_nobody_up),

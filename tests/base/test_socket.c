@@ -121,11 +121,33 @@ static void of_several_that_start_at_once_one_wins(void **state)
     }
 }
 
+static void a_stream_socket_listens_with_its_mode_and_is_told_from_the_other_kind(void **state)
+{
+    struct sockaddr_un address;
+    struct stat info;
+    int fd = -1, other = -1;
+    assert_int_equal(refit_socket_listen_stream(path, 0660, &fd, &err), REFIT_OK);
+    assert_int_equal(stat(path, &info), 0);
+    assert_int_equal(info.st_mode & 0777, 0660);
+    int client = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(refit_socket_address(path, &address, &err), REFIT_OK);
+    assert_int_equal(connect(client, (struct sockaddr *)&address, sizeof address), 0);
+    assert_int_equal(refit_socket_listen_stream(path, 0600, &other, &err), REFIT_CONFLICT);
+    assert_int_not_equal(refit_socket_listen(path, 0600, &other, &err), REFIT_OK);
+    assert_int_equal(stat(path, &info), 0);
+    close(client);
+    close(fd);
+    assert_int_equal(refit_socket_listen_stream(path, 0600, &fd, &err), REFIT_OK);
+    close(fd);
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_socket_that_an_ended_process_left_is_replaced),
         cmocka_unit_test(a_socket_where_somebody_answers_is_refused_and_stays),
+        cmocka_unit_test(a_stream_socket_listens_with_its_mode_and_is_told_from_the_other_kind),
         cmocka_unit_test(what_is_not_a_socket_is_not_removed),
         cmocka_unit_test(a_path_without_its_directory_or_too_long_is_named),
         cmocka_unit_test(of_several_that_start_at_once_one_wins),

@@ -247,6 +247,21 @@ class Tokens(SecurityTest):
         with open(self.audit) as file:
             self.assertEqual(len(file.read().splitlines()), 1)
 
+    def test_a_start_with_files_that_are_wrong_says_which(self):
+        def start(*options):
+            done = subprocess.run([tool("sidecar", "refitd"), "--socket", self.path("x.sock"), "--control", "127.0.0.1:0", "--admin",
+                                   "127.0.0.1:0", "--data", "127.0.0.1:0", *options], capture_output=True, text=True, timeout=WAIT_S)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            return done.stderr
+        cert, key = self.pki.pair("server")
+        bad = self.write("bad", "admin:short\n")
+        self.assertIn(f"--token-file: {bad}: line 1: expected a TOKEN", start("--token-file", bad))
+        self.assertIn("/nonexistent: no such file", start("--token-file", "/nonexistent"))
+        self.assertIn("not the key of the certificate", start("--tls-cert", cert, "--tls-key", self.pki.path("client.key")))
+        self.assertIn("expected a regular file", start("--audit-log", "/dev/null"))
+        self.assertIn("a KIND of uri", start("--tls-cert", cert, "--tls-key", key, "--tls-client-ca", self.ca, "--tls-client-names",
+                                             self.write("names", "admin:root\n")))
+
     def test_publishers_and_the_command_line_show_tokens(self):
         b = self.secure("b", "--token-file", self.tokens, readers=True)
         self.trust(cacert=self.ca, token_file=self.write("token", TRAINER + "\n"))
