@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every figure of docs/performance.md, as the Markdown that stands between its two marker lines. For an idle machine; takes
 # some minutes.
-#   bench/run.sh BUILD_DIR [SECTION...]              sections: transport plan digest pins memory probes
+#   bench/run.sh BUILD_DIR [SECTION...]              sections: transport tls plan digest pins memory probes
 #   bench/run.sh --update docs/performance.md BUILD_DIR
 # TRANSPORT_FLAGS: options of bench_transport, "--mib 256" say, where memory or time is short.
 set -euo pipefail
@@ -47,6 +47,9 @@ section() {
   printf '\n### %s\n' "$1"
   case $1 in
     transport) transport ;;
+    tls)
+      printf '\nGoal: the data path of one stream pair >= 0.6 of plain.\n'
+      block "$build/bench/bench_tls" ;;
     plan)
       printf '\nGoal: 288 tensors, FSDP16 to TP8, all ranks together in <= 2 ms.\n'
       block "$build/bench/bench_plan" ;;
@@ -94,7 +97,7 @@ fi
 [ -z "$update" ] || [ $# -eq 1 ] || { echo "run.sh: --update runs all sections" >&2; exit 2; }
 build=$1
 shift
-[ $# -gt 0 ] || set -- transport plan digest pins memory probes
+[ $# -gt 0 ] || set -- transport tls plan digest pins memory probes
 if [ -z "$update" ]; then
   figures "$@"
   exit
