@@ -2,15 +2,17 @@
  *
  * Moving planned bytes. One table of operations serves every path: `tcp` and `local` here, `nccl` later.
  *
- * Both sides hold a plan of the same edge, each over its own memory. The *receiver grants* batches of an edge; the
- * holder on the other side answers with exactly that batch, whose bytes land straight in the receiver's arena, wherever the
+ * Both sides hold a plan with the same edge, each over its own memory. A *holder* is a process that has an edge's boxes: a rank
+ * of the trainer, a sibling that is being filled with the same plan (a *relay*: it serves what has landed and was verified
+ * there), or a sibling that serves another layout (a replica as a source). The *receiver grants* batches of an edge to a
+ * holder of its choice; the holder answers with exactly that batch, whose bytes land straight in the receiver's arena, wherever the
  * receiver's own plan says. No frame carries a destination address, so nothing received can write elsewhere: an
  * unknown edge or batch, a wrong length or a batch that was not granted ends that connection.
  * Not granting is back-pressure; granting again is a retry.
  *
  *   receiver endpoint                     holder endpoint
  *   open(RECEIVER), card  ---- control API carries the card ---->  open(HOLDER), connect(card)
- *   post(edge, batch) = grant  --------------------------------->  reads its memory, digests, sends
+ *   post(holder, edge, batch) = grant  ------------------------->  reads its memory, digests, sends
  *   poll -> completion  <----------------------------------------  (served by the endpoint's own threads)
  *
  * Each message carries the sender's segment digests (memory/ops.h); the receiver digests what it writes into its arena and
@@ -29,6 +31,8 @@
 #include "layouts/plan.h"
 #include "layouts/tally.h"
 #include "memory/arena.h"
+#include "transport/inbox.h"
+#include "transport/landed.h"
 
 #define REFIT_ABORT_MS 2000
 #define REFIT_TOKEN_BYTES 16
@@ -44,15 +48,25 @@ enum refit_transport_trait {
 
 struct refit_listener;
 
+/* A holder's number at the receiver: trainer ranks come first, then the fleet's members, then replicas that are
+ * sources. Only the receiver gives meaning to it. */
+#define REFIT_HOLDERS_MAX 65536u
+
 /* What an endpoint is opened with. All pointers are borrowed and must outlive the endpoint. */
 struct refit_endpoint_config {
     enum refit_role role;
     const char *refit_id;
     uint8_t token[REFIT_TOKEN_BYTES];  /* the receiver made it; it came to the holder through the control API */
     const struct refit_plan *plan;     /* this side's; scope covers every edge used */
-    uint32_t rank;                     /* holder: its source rank. receiver: unused */
-    struct refit_arena *const *arenas; /* receiver: one per destination rank, by rank. holder: arenas[0] */
+    uint32_t holder;                   /* holder: its number at the receiver. receiver: how many numbers there are */
+    /* Memory. Receiver and relay (a holder whose plan is of REFIT_DESTINATION scope): by destination rank, less the plan's
+     * first_rank. Holder with a plan of one source rank: arenas[0]; of all source ranks: by source rank. */
+    struct refit_arena *const *arenas;
     size_t arena_count;
+    /* Receiver: each batch is marked here once it has landed, verified, in every rank's memory. Holder: a grant of a batch
+     * that is not marked waits until it is (relays); NULL: everything may be served. Shared by all endpoints of a refit. */
+    struct refit_landed *landed;
+    struct refit_inbox *inbox;         /* receiver: where completions go; several endpoints may share one */
     struct refit_listener *listener;   /* receiver */
     struct refit_tally *tally;         /* by destination tensor id; NULL: not kept */
     bool verify;                       /* digest both sides; false only for measurements */
@@ -69,8 +83,20 @@ struct refit_endpoint_stats {
 };
 
 struct refit_transfer_completion {
-    uint32_t source_rank, destination_rank, batch;
+    uint32_t holder;
+    uint64_t edge; /* its digest */
+    uint32_t batch;
     enum refit_status status;  /* REFIT_OK, or why this batch did not land: REFIT_CORRUPT, REFIT_PEER, ... */
+};
+
+/* Holders send a sign of life every REFIT_ALIVE_MS while they owe a batch, whatever they wait for; one that is stopped, cut off
+ * or dead is seen by its silence. */
+#define REFIT_ALIVE_MS 100
+struct refit_holder_state {
+    bool connected, lost;
+    uint32_t owed;         /* granted, not completed */
+    int64_t heard_ns;      /* of refit_clock_ns: the last byte from it; 0: never */
+    uint64_t payload_bytes; /* landed from it */
 };
 
 struct refit_endpoint;
@@ -89,14 +115,16 @@ struct refit_transport {
      * connections are lost (what was tallied stays tallied); REFIT_CONFLICT before. A refusal is the receiver's error. */
     enum refit_status (*connect)(struct refit_endpoint *endpoint, const json_t *card, struct refit_deadline deadline,
                                  struct refit_error *err);
-    /* Receiver: grant one batch. REFIT_BUSY: the queue of that edge is full, poll first. REFIT_NOT_FOUND: its holder
-     * has not connected yet, poll first. REFIT_PEER: its holder is gone. */
-    enum refit_status (*post)(struct refit_endpoint *endpoint, const struct refit_edge *edge, uint32_t batch,
-                              struct refit_error *err);
-    /* Receiver: completions, waiting until there is at least one, a holder connected or was lost, or the deadline passed
-     * (*count 0 and REFIT_OK for the last three). */
-    enum refit_status (*poll)(struct refit_endpoint *endpoint, struct refit_transfer_completion *out, size_t max,
-                              size_t *count, struct refit_deadline deadline, struct refit_error *err);
+    /* Receiver: grant one batch to `holder`. REFIT_BUSY: that holder's queue is full, wait first. REFIT_NOT_FOUND: it has not
+     * connected yet. REFIT_PEER: it is gone. REFIT_UNSUPPORTED: it does not offer this edge. The same batch may be granted
+     * again only after it completed. */
+    enum refit_status (*post)(struct refit_endpoint *endpoint, uint32_t holder, const struct refit_edge *edge,
+                              uint32_t batch, struct refit_error *err);
+    /* Receiver: what is known of a holder. */
+    void (*look)(struct refit_endpoint *endpoint, uint32_t holder, struct refit_holder_state *out);
+    /* Receiver: end this holder's connections; when it returns, nothing more of it lands, and what it owes completes with
+     * REFIT_PEER. It may dial again. */
+    void (*drop)(struct refit_endpoint *endpoint, uint32_t holder);
     /* Holder: wait until the receiver has said that it needs no more, or the connection is lost (REFIT_PEER). */
     enum refit_status (*wait_done)(struct refit_endpoint *endpoint, struct refit_deadline deadline,
                                    struct refit_error *err);
