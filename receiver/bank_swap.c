@@ -105,7 +105,8 @@ static void describe(const struct refit_bank *bank, uint32_t slot, const struct 
                      struct refit_bank_waiting *out)
 {
     const struct refit_slot *s = &bank->slot[slot];
-    *out = (struct refit_bank_waiting){.rank = reader->rank, .version = s->version.version};
+    *out = (struct refit_bank_waiting){.rank = refit_bank_rank_number(bank, reader->rank),
+                                        .version = s->version.version};
     memcpy(out->label, reader->label, sizeof out->label);
     out->pins = reader->gate == slot ? 0 : refit_claim_pins(reader->claim, slot);
     out->age_ms = s->retired_ns ? (refit_clock_ns() - s->retired_ns) / 1000000 : 0;
@@ -249,9 +250,10 @@ static enum refit_status prepared_by_all(const struct refit_bank *bank, uint32_t
         if (!refit_reader_attached(r) || r->prepared[slot] == bank->slot[slot].version.version)
             continue;
         if (r->refused[slot])
-            return refit_fail(err, REFIT_CONFLICT, "rank %u (%s) refused version %" PRIu64 ": %s", r->rank, r->label,
-                              bank->slot[slot].version.version, r->reason);
-        *who = r->rank;
+            return refit_fail(err, REFIT_CONFLICT, "rank %u (%s) refused version %" PRIu64 ": %s",
+                              refit_bank_rank_number(bank, r->rank), r->label, bank->slot[slot].version.version,
+                              r->reason);
+        *who = refit_bank_rank_number(bank, r->rank);
         status = REFIT_BUSY;
     }
     return status;
@@ -359,8 +361,9 @@ static enum refit_status ready_of_all(const struct refit_bank *bank, uint32_t *w
         if (!refit_reader_attached(r) || (r->answered && r->ready))
             continue;
         if (r->answered)
-            return refit_fail(err, REFIT_CONFLICT, "rank %u (%s) refused the swap: %s", r->rank, r->label, r->reason);
-        *who = r->rank;
+            return refit_fail(err, REFIT_CONFLICT, "rank %u (%s) refused the swap: %s",
+                              refit_bank_rank_number(bank, r->rank), r->label, r->reason);
+        *who = refit_bank_rank_number(bank, r->rank);
         status = REFIT_BUSY;
     }
     return status;
