@@ -146,12 +146,22 @@ REFIT_MUST_CHECK enum refit_status refit_receiver_commit(struct refit_receiver *
 /* Repeatable. REFIT_CONFLICT ("committed") after the swap, REFIT_BUSY during it. Returns before the refit has ended. */
 REFIT_MUST_CHECK enum refit_status refit_receiver_abort(struct refit_receiver *receiver, const char *id,
                                                         const char *reason, struct refit_error *err);
-/* Blocks up to the deadline. Also sets hold (nothing newer is installed until release) and aborts the refit that runs;
- * when it fails, neither. Repeatable: while held, version 0 and the active version are the rollback that was done. */
-REFIT_MUST_CHECK enum refit_status refit_receiver_rollback(struct refit_receiver *receiver, uint64_t version,
-                                                           const char *kv, bool quarantine_current,
+struct refit_rollback {
+    uint64_t version;   /* 0: the one active before the current one */
+    const char *kv;     /* NULL or "": flush */
+    bool quarantine;    /* the digest that is rolled back from */
+    bool open;          /* no hold: newer versions may come, and what runs goes on; `version` must be given. For a lead that takes
+                         * back a part of a replica or a canary. */
+};
+/* Blocks up to the deadline. Also sets hold (nothing newer is installed until release) and aborts the refit that runs,
+ * unless `open`; when it fails, neither. Repeatable: while held, version 0 and the active version are the rollback that was
+ * done; an open one finds its version active. */
+REFIT_MUST_CHECK enum refit_status refit_receiver_rollback(struct refit_receiver *receiver,
+                                                           const struct refit_rollback *rollback,
                                                            struct refit_deadline deadline, struct refit_version *now,
                                                            struct refit_error *err);
+/* Nothing newer is installed until release; the refit that runs is aborted unless it is being committed. Repeatable. */
+void refit_receiver_hold(struct refit_receiver *receiver);
 void refit_receiver_release_hold(struct refit_receiver *receiver);
 /* A model digest that is refused from now on (at verify, before it is staged); kept in the state file. */
 REFIT_MUST_CHECK enum refit_status refit_receiver_quarantine(struct refit_receiver *receiver, const char *digest,

@@ -25,6 +25,7 @@ const struct refit_route refit_control_table[] = {
     {"POST", "/refit/{}/abort", REFIT_ROUTE_WORKER, refit_handle_abort, SMALL, REQUEST_MS, false},
     {"GET", "/v1/weights", REFIT_ROUTE_LOOP, refit_handle_weights, 0, REQUEST_MS, false},
     {"POST", "/rollback", REFIT_ROUTE_WORKER, refit_handle_rollback, SMALL, REQUEST_MS, false},
+    {"POST", "/v1/hold", REFIT_ROUTE_WORKER, refit_handle_hold, SMALL, REQUEST_MS, false},
     {"POST", "/v1/release", REFIT_ROUTE_WORKER, refit_handle_release, SMALL, REQUEST_MS, false},
     {"POST", "/v1/quarantine", REFIT_ROUTE_WORKER, refit_handle_quarantine, SMALL, REQUEST_MS, false},
 };

@@ -323,7 +323,7 @@ static void rollback(uint64_t version, enum refit_status expected)
 {
     struct refit_version now;
     struct refit_error err;
-    enum refit_status status = refit_receiver_rollback(world.receiver, version, "", false,
+    enum refit_status status = refit_receiver_rollback(world.receiver, &(struct refit_rollback){.version = version},
                                                        refit_deadline_in_ms(WORLD_WAIT_MS), &now, &err);
     if (status != expected)
         fail_msg("%s", err.text);
