@@ -54,7 +54,7 @@ struct refit_edge {
     uint64_t bytes;   /* of the edge stream */
     uint64_t ops;     /* boxes */
     uint32_t batches; /* ceil(bytes / refit_plan_batch_bytes) */
-    uint64_t digest;  /* over batch size and ops (tensor's name, box) in order, not over ranks: names the edge */
+    uint64_t digest;  /* over batch size and ops (tensor's name, type and shape, box) in order, not over ranks: names the edge */
 };
 
 /* Rising ranks of one side's layout. */
@@ -89,11 +89,16 @@ void refit_plan_release(struct refit_plan *plan); /* NULL is fine */
 
 struct refit_layout *refit_plan_source(const struct refit_plan *plan);      /* borrowed */
 struct refit_layout *refit_plan_destination(const struct refit_plan *plan); /* borrowed */
+/* What it was built for; `wanted` is the plan's own. */
+struct refit_plan_scope refit_plan_scope_of(const struct refit_plan *plan);
 
 /* Edges of the scope that carry bytes, sorted by (ranks of the destination group, ranks of the source group). Borrowed. */
 const struct refit_edge *refit_plan_edges(const struct refit_plan *plan, size_t *count);
 /* By its digest; NULL: not in the scope. */
 const struct refit_edge *refit_plan_edge(const struct refit_plan *plan, uint64_t digest);
+/* Two plans of the same edges, whatever their ranks, are of one class: each can serve the other all it wants. Of the edges
+ * in the scope, so compare plans of REFIT_DESTINATION scope. */
+uint64_t refit_plan_class(const struct refit_plan *plan);
 struct refit_group refit_plan_group(const struct refit_plan *plan, enum refit_side side, uint32_t number);
 bool refit_group_has(struct refit_group group, uint32_t rank);
 /* Bytes of a batch but the last of an edge: a power of two that grows with what the destination ranks hold, from
