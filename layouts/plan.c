@@ -21,7 +21,8 @@ void refit_plan_release(struct refit_plan *plan)
     free(plan->edges);
     free(plan->by_digest);
     free(plan->wanted);
-    free(plan->first_landing);
+    free(plan->first_place);
+    free(plan->places);
     free(plan->first_op);
     free(plan->first_mark);
     free(plan->ops);
@@ -87,8 +88,8 @@ uint32_t refit_plan_batch_bytes(const struct refit_plan *plan)
 uint32_t refit_plan_landing_rank(const struct refit_plan *plan, const struct refit_edge *edge, uint32_t number)
 {
     const struct refit_group group = refit_plan_groups_at(&plan->groups[REFIT_DESTINATION], edge->destination_group);
-    const uint64_t first = plan->first_landing[edge - plan->edges];
-    return group.ranks[(first + number) % group.count];
+    const uint16_t *places = plan->places + plan->first_place[edge - plan->edges];
+    return group.ranks[places[number % group.count]];
 }
 
 uint64_t refit_plan_bytes(const struct refit_plan *plan)
@@ -118,10 +119,10 @@ static size_t groups_memory(const struct refit_plan_groups *groups)
 
 size_t refit_plan_memory(const struct refit_plan *plan)
 {
-    const size_t per_edge = sizeof(*plan->edges) + sizeof(*plan->by_digest) + sizeof(*plan->first_landing)
+    const size_t per_edge = sizeof(*plan->edges) + sizeof(*plan->by_digest) + sizeof(*plan->first_place)
                             + sizeof(*plan->first_op) + sizeof(*plan->first_mark);
     return sizeof(*plan) + groups_memory(&plan->groups[REFIT_SOURCE]) + groups_memory(&plan->groups[REFIT_DESTINATION])
-           + (plan->edge_count + 1) * per_edge + plan->op_count * sizeof(*plan->ops)
+           + (plan->edge_count + 1) * per_edge + plan->place_count * sizeof(*plan->places) + plan->op_count * sizeof(*plan->ops)
            + plan->mark_count * sizeof(*plan->marks) + plan->form_words * sizeof(*plan->forms);
 }
 

@@ -104,8 +104,9 @@ bool refit_group_has(struct refit_group group, uint32_t rank);
 /* Bytes of a batch but the last of an edge: a power of two that grows with what the destination ranks hold, from
  * REFIT_BATCH_BYTES_MIN to REFIT_BATCH_BYTES_MAX, so that a small model still has enough batches to share among holders. */
 uint32_t refit_plan_batch_bytes(const struct refit_plan *plan);
-/* The rank of the edge's destination group that a batch lands at first; batches go round the group, so that what comes
- * over the network is shared evenly by its ranks. */
+/* The rank of the edge's destination group that a batch lands at first; batches go round the group, and groups begin where
+ * least has landed so far, so that what comes over the network is shared by a group's ranks, over all its edges, to one
+ * batch. Of a plan with all edges, so not of one source rank. */
 uint32_t refit_plan_landing_rank(const struct refit_plan *plan, const struct refit_edge *edge, uint32_t number);
 /* Sum over the edges in the scope: the bytes that must cross the network. */
 uint64_t refit_plan_bytes(const struct refit_plan *plan);

@@ -12,7 +12,8 @@ struct finisher {
     struct refit_plan_ops *ops;
     uint32_t *order;  /* draft edges by (destination ranks, source ranks) */
     uint32_t *next;   /* by column: where its next op belongs */
-    uint64_t *landed; /* by destination rank planned for, in 1/256 of a batch */
+    uint64_t *landed; /* bytes by destination rank planned for, of the edges looked at so far */
+    struct refit_group group; /* of the edge looked at */
     struct refit_error *err;
 };
 
@@ -68,41 +69,55 @@ static enum refit_status finish_edge(const struct finisher *f, struct refit_edge
 
 /* ---- where batches land ---- */
 
-/* Batches go round the group; of the last round, `whole` ranks get a whole batch, the next one the edge's last. The place to
- * begin is where these hit the ranks that have got least so far. */
-static uint32_t least_loaded(const struct finisher *f, struct refit_group group, uint32_t whole, uint64_t last)
+static int by_landed(const void *a, const void *b, void *finisher)
 {
-    const uint64_t *landed = f->landed - f->plan->first_rank;
-    uint64_t window = 0; /* of the ranks that get a whole batch */
-    uint64_t least = UINT64_MAX;
-    uint32_t best = 0;
-    for (uint32_t i = 0; i < whole; i++) {
-        window += landed[group.ranks[i]];
-    }
-    for (uint32_t first = 0; first < group.count; first++) {
-        const uint64_t cost = window * 256 + landed[group.ranks[(first + whole) % group.count]] * last;
-        if (cost < least) {
-            least = cost;
-            best = first;
-        }
-        window += landed[group.ranks[(first + whole) % group.count]] - landed[group.ranks[first]];
-    }
-    return best;
+    const struct finisher *f = finisher;
+    const uint32_t x = *(const uint16_t *)a;
+    const uint32_t y = *(const uint16_t *)b;
+    const uint64_t at_x = f->landed[f->group.ranks[x] - f->plan->first_rank];
+    const uint64_t at_y = f->landed[f->group.ranks[y] - f->plan->first_rank];
+    return at_x != at_y ? (at_x < at_y ? -1 : 1) : (x > y) - (x < y);
 }
 
-static uint32_t choose_landing(struct finisher *f, const struct refit_edge *edge)
+/* Batches go round the group, beginning with whom least has landed at so far. Then ranks that were within one batch of each
+ * other still are, since only the last round adds to some and not to others. */
+static void plan_landing(struct finisher *f, const struct refit_edge *edge, uint16_t *places)
 {
-    const struct refit_group group = refit_plan_group(f->plan, REFIT_DESTINATION, edge->destination_group);
-    uint64_t *landed = f->landed - f->plan->first_rank;
-    const uint32_t whole = (edge->batches - 1) % group.count;
-    const uint64_t rounds = (edge->batches - 1) / group.count;
     const uint32_t batch_bytes = f->plan->batch_bytes;
-    const uint64_t last = (edge->bytes - (uint64_t)(edge->batches - 1) * batch_bytes) / (batch_bytes / 256);
-    const uint32_t first = group.count > 1 ? least_loaded(f, group, whole, last) : 0;
-    for (uint32_t i = 0; i < group.count; i++) {
-        landed[group.ranks[(first + i) % group.count]] += (rounds + (i < whole)) * 256 + (i == whole ? last : 0);
+    const uint64_t last = edge->bytes - (uint64_t)(edge->batches - 1) * batch_bytes;
+    f->group = refit_plan_group(f->plan, REFIT_DESTINATION, edge->destination_group);
+    const uint32_t whole = (edge->batches - 1) % f->group.count; /* of the last round */
+    const uint64_t rounds = (edge->batches - 1) / f->group.count;
+    for (uint32_t i = 0; i < f->group.count; i++) {
+        places[i] = (uint16_t)i;
     }
-    return first;
+    if (f->group.count > 1) {
+        qsort_r(places, f->group.count, sizeof(*places), by_landed, f);
+    }
+    for (uint32_t i = 0; i < f->group.count; i++) {
+        f->landed[f->group.ranks[places[i]] - f->plan->first_rank] +=
+            (rounds + (i < whole)) * batch_bytes + (i == whole ? last : 0);
+    }
+}
+
+static bool plan_landings(struct finisher *f)
+{
+    struct refit_plan *plan = f->plan;
+    size_t count = 0;
+    for (size_t i = 0; i < plan->edge_count; i++) {
+        plan->first_place[i] = count;
+        count += refit_plan_group(plan, REFIT_DESTINATION, plan->edges[i].destination_group).count;
+    }
+    plan->place_count = count;
+    plan->places = calloc(count + 1, sizeof(*plan->places));
+    f->landed = calloc(plan->rank_count, sizeof(*f->landed));
+    if (!plan->places || !f->landed) {
+        return false;
+    }
+    for (size_t i = 0; i < plan->edge_count; i++) {
+        plan_landing(f, &plan->edges[i], plan->places + plan->first_place[i]);
+    }
+    return true;
 }
 
 /* ---- ops ---- */
@@ -143,7 +158,6 @@ static enum refit_status settle(struct finisher *f)
         }
         plan->bytes += edge->bytes;
         plan->written_bytes += edge->bytes * plan->groups[REFIT_DESTINATION].spans[edge->destination_group].count;
-        plan->first_landing[i] = choose_landing(f, edge);
         plan->first_op[i] = op;
         plan->first_mark[i] = (uint32_t)plan->mark_count;
         for (uint32_t c = 0; c < from->columns && !totals_only; c++) {
@@ -233,17 +247,16 @@ static bool allocate(struct finisher *f)
     const size_t edges = f->draft->edge_count + 1;
     f->order = calloc(edges, sizeof(*f->order));
     f->next = calloc(f->draft->column_count + (size_t)1, sizeof(*f->next));
-    f->landed = calloc(plan->rank_count, sizeof(*f->landed));
-    if (!f->order || !f->next || !f->landed) {
+    if (!f->order || !f->next) {
         return false;
     }
     order_edges(f);
     plan->edges = calloc(plan->edge_count + 1, sizeof(*plan->edges));
     plan->by_digest = calloc(plan->edge_count + 1, sizeof(*plan->by_digest));
-    plan->first_landing = calloc(plan->edge_count + 1, sizeof(*plan->first_landing));
+    plan->first_place = calloc(plan->edge_count + 1, sizeof(*plan->first_place));
     plan->first_op = calloc(plan->edge_count + 1, sizeof(*plan->first_op));
     plan->first_mark = calloc(plan->edge_count + 1, sizeof(*plan->first_mark));
-    return plan->edges && plan->by_digest && plan->first_landing && plan->first_op && plan->first_mark;
+    return plan->edges && plan->by_digest && plan->first_place && plan->first_op && plan->first_mark;
 }
 
 enum refit_status refit_plan_finish(struct refit_plan *plan, struct refit_plan_draft *draft,
@@ -251,6 +264,9 @@ enum refit_status refit_plan_finish(struct refit_plan *plan, struct refit_plan_d
 {
     struct finisher f = {.plan = plan, .draft = draft, .ops = ops, .err = err};
     enum refit_status status = allocate(&f) ? settle(&f) : no_memory(&f);
+    if (status == REFIT_OK && !plan_landings(&f)) {
+        status = no_memory(&f);
+    }
     if (status == REFIT_OK) {
         status = keep_ops(&f);
     }

@@ -59,8 +59,10 @@ struct refit_plan {
 
     struct refit_edge *edges;
     size_t edge_count;
-    uint32_t *by_digest;     /* edges by rising digest */
-    uint32_t *first_landing; /* by edge: the place in its destination group where batch 0 lands */
+    uint32_t *by_digest; /* edges by rising digest */
+    size_t *first_place; /* by edge: */
+    uint16_t *places;    /* in its destination group, where batches 0, 1, ... land; then from the first again */
+    size_t place_count;
     /* Empty when only totals were asked for. Ops lie edge by edge; of each edge the ops in the first rank's memory, then
      * those in the second's, and so on. Marks lie edge by edge. */
     uint32_t *first_op;
