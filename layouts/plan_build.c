@@ -125,8 +125,7 @@ static enum refit_status cut(struct build *b, const char *name, struct refit_pla
         refit_plan_cut_release(&geometry->cut);
         geometry->cut = (struct refit_plan_cut){.count = 0};
         return tangled ? refit_fail(b->err, REFIT_UNSUPPORTED,
-                                    "tensor \"%s\": the boxes of its ranks overlap so that they fall into more than %zu parts",
-                                    name, REFIT_PLAN_CUTS_MAX)
+                                    "tensor \"%s\": the boxes of its ranks overlap so that they fall into too many parts", name)
                        : no_memory(b);
     }
     geometry->is_cut = true;

@@ -11,6 +11,7 @@
 struct boxes {
     struct refit_box *at;
     size_t count, capacity;
+    bool limited, full; /* to REFIT_PLAN_CUTS_MAX */
 };
 
 /* A box of the cut before they are in order. */
@@ -34,11 +35,13 @@ struct cutter {
     size_t cell_count, cell_capacity;
     uint32_t *members;
     size_t member_count, member_capacity;
+    bool tangled;
 };
 
 static bool push(struct boxes *boxes, const struct refit_box *box)
 {
-    if (!refit_array_reserve(&boxes->at, &boxes->capacity, boxes->count + 1, sizeof(*box))) {
+    boxes->full = boxes->limited && boxes->count == REFIT_PLAN_CUTS_MAX;
+    if (boxes->full || !refit_array_reserve(&boxes->at, &boxes->capacity, boxes->count + 1, sizeof(*box))) {
         return false;
     }
     boxes->at[boxes->count++] = *box;
@@ -131,13 +134,16 @@ static bool add_cell(struct cutter *c, const struct refit_box *box)
             continue;
         }
         const struct refit_plan_span span = c->spans[j];
-        if (!refit_array_reserve(&c->members, &c->member_capacity, c->member_count + span.count, sizeof(*c->members))) {
+        c->tangled = c->member_count + span.count > REFIT_PLAN_CUT_MEMBERS_MAX;
+        if (c->tangled
+            || !refit_array_reserve(&c->members, &c->member_capacity, c->member_count + span.count, sizeof(*c->members))) {
             return false;
         }
         memcpy(c->members + c->member_count, c->order + span.first, span.count * sizeof(*c->members));
         c->member_count += span.count;
     }
-    if (!refit_array_reserve(&c->cells, &c->cell_capacity, c->cell_count + 1, sizeof(*c->cells))) {
+    c->tangled = c->cell_count == REFIT_PLAN_CUTS_MAX;
+    if (c->tangled || !refit_array_reserve(&c->cells, &c->cell_capacity, c->cell_count + 1, sizeof(*c->cells))) {
         return false;
     }
     qsort(c->members + first, c->member_count - first, sizeof(*c->members), by_number);
@@ -147,7 +153,7 @@ static bool add_cell(struct cutter *c, const struct refit_box *box)
 }
 
 /* The cells of box i that no earlier box has. */
-static bool cut_box(struct cutter *c, uint32_t i, bool *tangled)
+static bool cut_box(struct cutter *c, uint32_t i)
 {
     c->left.count = 0;
     if (!refit_box_index_query(&c->index, &c->boxes[i], &c->hits) || !push(&c->left, &c->boxes[i])) {
@@ -156,16 +162,12 @@ static bool cut_box(struct cutter *c, uint32_t i, bool *tangled)
     for (size_t h = 0; h < c->hits.count; h++) {
         const uint32_t j = c->hits.box[h];
         if (j != i && !split(&c->left, &c->next, &c->boxes[j], j > i)) {
-            return false;
-        }
-        if (c->cell_count + c->left.count > REFIT_PLAN_CUTS_MAX) {
-            *tangled = true;
+            c->tangled = c->next.full;
             return false;
         }
     }
     for (size_t p = 0; p < c->left.count; p++) {
-        *tangled = c->member_count + c->region_count >= REFIT_PLAN_NONE;
-        if (*tangled || !add_cell(c, &c->left.at[p])) {
+        if (!add_cell(c, &c->left.at[p])) {
             return false;
         }
     }
@@ -181,7 +183,7 @@ static int by_box(const void *a, const void *b)
 static bool cut_overlaps(struct cutter *c, struct refit_plan_cut *cut)
 {
     for (uint32_t i = 0; i < c->count; i++) {
-        if (!cut_box(c, i, &cut->tangled)) {
+        if (!cut_box(c, i)) {
             return false;
         }
     }
@@ -228,11 +230,13 @@ static bool finish(struct refit_plan_cut *cut)
 
 bool refit_plan_cut_build(struct refit_plan_cut *cut, const struct refit_plan_region *regions, uint32_t count)
 {
-    struct cutter c = {.regions = regions, .region_count = count};
+    struct cutter c = {
+        .regions = regions, .region_count = count, .left = {.limited = true}, .next = {.limited = true}};
     bool disjoint = false;
     *cut = (struct refit_plan_cut){.count = 0};
     const bool built = find_distinct(&c) && are_disjoint(&c, &disjoint)
                        && (disjoint ? keep_distinct(&c, cut) : cut_overlaps(&c, cut)) && finish(cut);
+    cut->tangled = c.tangled;
     refit_box_index_release(&c.index);
     free(c.boxes);
     free(c.spans);

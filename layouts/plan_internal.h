@@ -144,7 +144,8 @@ bool refit_box_index_query(const struct refit_box_index *index, const struct ref
 /* ---- plan_cut.c: the boxes that exactly the same ranks have ---- */
 
 /* Boxes that overlap in part can be cut into very many; a tensor that gives more is refused. */
-#define REFIT_PLAN_CUTS_MAX ((size_t)1 << 20)
+#define REFIT_PLAN_CUTS_MAX ((size_t)1 << 18)
+#define REFIT_PLAN_CUT_MEMBERS_MAX ((size_t)1 << 22) /* holders of all of them together */
 
 /* By the boxes of all ranks, so that it's the same whichever ranks are planned for. */
 struct refit_plan_cut {
@@ -155,7 +156,7 @@ struct refit_plan_cut {
     uint32_t *groups;              /* by box: of all ranks that hold it; REFIT_PLAN_NONE before it's asked for */
     uint64_t units;                /* of all boxes */
     struct refit_box_index index;
-    bool tangled; /* not built: more than REFIT_PLAN_CUTS_MAX boxes */
+    bool tangled; /* not built, because of these limits */
 };
 
 struct refit_plan_region;
