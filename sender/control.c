@@ -222,7 +222,11 @@ static enum refit_status read_weights(const json_t *answer, void *context, struc
     memset(out, 0, sizeof *out);
     enum refit_status status = refit_json_opt_string(answer, "layout", "answer of /v1/weights", &layout, err);
     copy_text(out->layout, sizeof out->layout, layout);
-    return status == REFIT_OK ? read_version(json_object_get(answer, "active"), &out->active, err) : status;
+    copy_text(out->lead, sizeof out->lead, json_string_value(json_object_get(answer, "lead")));
+    out->held = json_is_true(json_object_get(answer, "held"));
+    if (status == REFIT_OK)
+        status = read_version(json_object_get(answer, "active"), &out->active, err);
+    return status == REFIT_OK ? read_version(json_object_get(answer, "staged"), &out->staged, err) : status;
 }
 
 enum refit_status refit_control_weights(struct refit_control *control, struct refit_deadline deadline,
@@ -331,7 +335,8 @@ static enum refit_status read_counters(const json_t *answer, struct refit_contro
         uint64_t *value;
     } counters[] = {{"bytes_due", &out->bytes_due},         {"bytes_done", &out->bytes_done},
                     {"sequence", &out->sequence},           {"payload_bytes", &out->payload_bytes},
-                    {"wire_bytes", &out->wire_bytes}};
+                    {"wire_bytes", &out->wire_bytes},       {"bytes_saved", &out->bytes_saved},
+                    {"bytes_excess", &out->bytes_excess}};
     for (size_t i = 0; i < sizeof counters / sizeof counters[0]; i++) {
         int64_t value = 0;
         enum refit_status status = refit_json_opt_int(answer, counters[i].key, "refit", 0, INT64_MAX, &value, err);
@@ -345,7 +350,7 @@ static enum refit_status read_counters(const json_t *answer, struct refit_contro
 static enum refit_status read_state(const json_t *answer, void *context, struct refit_error *err)
 {
     struct refit_control_state *out = context;
-    const char *id = NULL, *phase = NULL, *digest = "", *transport = "";
+    const char *id = NULL, *phase = NULL, *digest = "", *transport = "", *publish_id = "";
     memset(out, 0, sizeof *out);
     enum refit_status status = refit_json_get_string(answer, "id", "refit", &id, err);
     if (status == REFIT_OK)
@@ -357,6 +362,8 @@ static enum refit_status read_state(const json_t *answer, void *context, struct 
     if (status == REFIT_OK)
         status = refit_json_opt_string(answer, "transport", "refit", &transport, err);
     if (status == REFIT_OK)
+        status = refit_json_opt_string(answer, "publish_id", "refit", &publish_id, err);
+    if (status == REFIT_OK)
         status = read_counters(answer, out, err);
     if (status != REFIT_OK)
         return status;
@@ -365,6 +372,7 @@ static enum refit_status read_state(const json_t *answer, void *context, struct 
     copy_text(out->id, sizeof out->id, id);
     copy_text(out->digest, sizeof out->digest, digest);
     copy_text(out->transport, sizeof out->transport, transport);
+    copy_text(out->publish_id, sizeof out->publish_id, publish_id);
     out->terminal = out->phase >= REFIT_CONTROL_COMMITTED;
     read_phase_times(json_object_get(answer, "phase_us"), out);
     read_waiting(json_object_get(answer, "waiting"), out);
@@ -396,6 +404,19 @@ enum refit_status refit_control_commit(struct refit_control *control, const char
 {
     json_t *body = json_pack("{s:o, s:s}", "version", refit_json_u64(version), "digest", digest);
     return post_to_refit(control, id, "commit", body, deadline, err);
+}
+
+enum refit_status refit_control_take_back(struct refit_control *control, uint64_t version,
+                                          struct refit_deadline deadline, struct refit_error *err)
+{
+    json_t *body = json_pack("{s:o, s:b}", "version", refit_json_u64(version), "hold", 0);
+    return post(control, "/rollback", body, deadline, err);
+}
+
+enum refit_status refit_control_serve(struct refit_control *control, const json_t *order, struct refit_deadline deadline,
+                                      struct refit_error *err)
+{
+    return refit_control_call(control, REFIT_HTTP_POST, "/v1/serve", order, deadline, NULL, err);
 }
 
 enum refit_status refit_control_abort(struct refit_control *control, const char *id, const char *reason,

@@ -52,7 +52,9 @@ struct refit_control_version {
 };
 struct refit_control_weights {
     char layout[REFIT_SHA256_HEX_MAX]; /* empty: no engine has attached yet */
-    struct refit_control_version active;
+    struct refit_control_version active, staged;
+    bool held;
+    char lead[128]; /* empty: none */
 };
 REFIT_MUST_CHECK enum refit_status refit_control_weights(struct refit_control *control, struct refit_deadline deadline,
                                                          struct refit_control_weights *out, struct refit_error *err);
@@ -80,11 +82,13 @@ const char *refit_control_phase_name(enum refit_control_phase phase);
 struct refit_control_state {
     char id[REFIT_ID_MAX];
     uint64_t version;
+    char publish_id[REFIT_ID_MAX];
     enum refit_control_phase phase;
     bool terminal;
     char digest[REFIT_SHA256_HEX_MAX];
     char transport[16];
     uint64_t bytes_due, bytes_done, sequence, payload_bytes, wire_bytes;
+    uint64_t bytes_saved, bytes_excess; /* not moved since they were there; asked of the trainer because others failed */
     int64_t phase_us[REFIT_CONTROL_PHASES];
     char waiting[256];        /* for whom, when it waits for readers; else empty */
     struct refit_error error; /* REFIT_OK: none */
@@ -100,5 +104,11 @@ REFIT_MUST_CHECK enum refit_status refit_control_commit(struct refit_control *co
 REFIT_MUST_CHECK enum refit_status refit_control_abort(struct refit_control *control, const char *id,
                                                        const char *reason, struct refit_deadline deadline,
                                                        struct refit_error *err);
+/* Back to `version`, which is retained, without a hold; active already is REFIT_OK. */
+REFIT_MUST_CHECK enum refit_status refit_control_take_back(struct refit_control *control, uint64_t version,
+                                                           struct refit_deadline deadline, struct refit_error *err);
+/* `order`: what POST /v1/serve takes; borrowed. */
+REFIT_MUST_CHECK enum refit_status refit_control_serve(struct refit_control *control, const json_t *order,
+                                                       struct refit_deadline deadline, struct refit_error *err);
 
 #endif

@@ -60,9 +60,10 @@ static enum refit_status check_config(const struct refit_sender_config *config, 
 static enum refit_status open_lead(struct refit_sender *sender, const struct refit_sender_config *config, int own,
                                    struct refit_error *err)
 {
-    struct refit_lead_config lead = {.ranks = config->ranks, .replicas = config->replicas,
-                                     .replica_count = config->replica_count, .name = config->name,
-                                     .takeover = config->takeover != 0, .transport = config->transport};
+    struct refit_lead_config lead = {.ranks = config->ranks,
+                                     .members = {.texts = config->replicas, .count = config->replica_count,
+                                                 .list = config->members},
+                                     .name = config->name, .takeover = config->takeover != 0, .transport = config->transport};
     struct refit_ranks_handlers handlers = {.message = lead_message, .lost = lead_lost, .context = sender};
     enum refit_status status = refit_lead_create(&lead, &sender->lead, err);
     if (status != REFIT_OK) {
