@@ -19,10 +19,10 @@ struct refit_endpoint_ops {
     enum refit_status (*card)(struct refit_endpoint *endpoint, json_t **out, struct refit_error *err);
     enum refit_status (*connect)(struct refit_endpoint *endpoint, const json_t *card, struct refit_deadline deadline,
                                  struct refit_error *err);
-    enum refit_status (*post)(struct refit_endpoint *endpoint, const struct refit_edge *edge, uint32_t batch,
-                              struct refit_error *err);
-    enum refit_status (*poll)(struct refit_endpoint *endpoint, struct refit_transfer_completion *out, size_t max,
-                              size_t *count, struct refit_deadline deadline, struct refit_error *err);
+    enum refit_status (*post)(struct refit_endpoint *endpoint, uint32_t holder, const struct refit_edge *edge,
+                              uint32_t batch, struct refit_error *err);
+    void (*look)(struct refit_endpoint *endpoint, uint32_t holder, struct refit_holder_state *out);
+    void (*drop)(struct refit_endpoint *endpoint, uint32_t holder);
     enum refit_status (*wait_done)(struct refit_endpoint *endpoint, struct refit_deadline deadline,
                                    struct refit_error *err);
     enum refit_status (*finish)(struct refit_endpoint *endpoint, struct refit_deadline deadline,

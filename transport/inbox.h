@@ -6,6 +6,7 @@
 #ifndef REFIT_TRANSPORT_INBOX_H
 #define REFIT_TRANSPORT_INBOX_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/clock.h"
@@ -18,6 +19,9 @@ struct refit_inbox;
 REFIT_MUST_CHECK enum refit_status refit_inbox_create(size_t capacity, struct refit_inbox **out, struct refit_error *err);
 void refit_inbox_destroy(struct refit_inbox *inbox); /* after its endpoints are closed; NULL is fine */
 
+/* Before a batch is granted: room for its completion. False: `capacity` are owed or wait to be taken. */
+bool refit_inbox_reserve(struct refit_inbox *inbox);
+/* Into what was reserved; without a reservation there must be room. */
 void refit_inbox_put(struct refit_inbox *inbox, const struct refit_transfer_completion *completion);
 void refit_inbox_wake(struct refit_inbox *inbox);
 /* Up to `max` completions; waits until there is one, an event, or the deadline (0 for the last two). */
