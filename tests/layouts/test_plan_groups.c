@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "base/json.h"
-#include "layouts/plan.h"
+#include "layouts/plan_json.h"
 #include "plan_oracle.h"
 #include "random_layout.h"
 
@@ -477,6 +477,49 @@ static void what_comes_over_the_network_is_shared_evenly(void **state)
     }
 }
 
+/* ---- text ---- */
+
+static void check_text(uint32_t count, const uint32_t *ranks, size_t len, const char *expected)
+{
+    char text[64];
+    assert_string_equal(refit_group_format((struct refit_group){.ranks = ranks, .count = count}, text, len), expected);
+}
+
+static void groups_are_shown_as_ranges(void **state)
+{
+    const uint32_t ranks[] = {0, 1, 2, 3, 8, 10, 11, 4000000000u};
+    check_text(1, ranks, 64, "0");
+    check_text(2, ranks, 64, "0-1");
+    check_text(8, ranks, 64, "0-3,8,10-11,4000000000");
+    check_text(8, ranks, 12, "0-3,8,...");
+    check_text(7, ranks, 8, "...");
+}
+
+static void plan_is_shown_as_json(void **state)
+{
+    struct refit_layout *source = parse(MESH2(4, "dp", 2, "tp", 2) WEIGHT("w", "[16,6]", R "," S0) "]}");
+    struct refit_layout *destination = parse(MESH2(2, "dp", 2, "x", 1) WEIGHT("w", "[16,6]", R "," R) "]}");
+    struct refit_plan *plan = plan_of(source, destination, 0, 0);
+    json_t *json = refit_plan_json(plan);
+    json_int_t senders[2];
+    json_int_t takers[2];
+    json_int_t bytes;
+    const char *digest;
+    assert_int_equal(json_unpack(json, "{s:[{s:[I,I!], s:[I,I!], s:I, s:s}]}", "edges", "source_ranks", &senders[0],
+                                 &senders[1], "destination_ranks", &takers[0], &takers[1], "bytes", &bytes, "digest",
+                                 &digest), 0);
+    assert_true(senders[0] == 0 && senders[1] == 2 && takers[0] == 0 && takers[1] == 1);
+    assert_int_equal(bytes, 8 * 6 * 4);
+    assert_ptr_equal(refit_plan_edge(plan, strtoull(digest, NULL, 16)), edge_at(plan, 0, 2));
+    assert_int_equal(json_integer_value(json_object_get(json, "bytes")), 16 * 6 * 4);
+    assert_int_equal(json_integer_value(json_object_get(json, "written_bytes")), 2 * 16 * 6 * 4);
+    assert_string_equal(json_string_value(json_object_get(json, "source")), refit_layout_digest(source));
+    json_decref(json);
+    refit_plan_release(plan);
+    refit_layout_release(source);
+    refit_layout_release(destination);
+}
+
 /* ---- limits ---- */
 
 /* n boxes in each of three dimensions, every two of them crossing: n^3 cells and more. */
@@ -521,6 +564,8 @@ int main(void)
         cmocka_unit_test(partial_overlaps_are_cut),
         cmocka_unit_test(batches_grow_with_what_is_held),
         cmocka_unit_test(what_comes_over_the_network_is_shared_evenly),
+        cmocka_unit_test(groups_are_shown_as_ranges),
+        cmocka_unit_test(plan_is_shown_as_json),
         cmocka_unit_test(boxes_that_cross_too_often_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
