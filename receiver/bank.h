@@ -94,6 +94,13 @@ REFIT_MUST_CHECK enum refit_status refit_bank_stage(struct refit_bank *bank, uin
 REFIT_MUST_CHECK enum refit_status refit_bank_commit(struct refit_bank *bank, uint32_t slot, const char *refit_id,
                                                      const char *kv, struct refit_deadline deadline,
                                                      struct refit_error *err);
+/* For reading it here, in refitd: the active or a retained slot with this version stays what it is until unpin.
+ * REFIT_NOT_FOUND. */
+REFIT_MUST_CHECK enum refit_status refit_bank_pin(struct refit_bank *bank, uint64_t version, uint32_t *slot,
+                                                  struct refit_error *err);
+/* The same for a slot that is being filled, and whose refit gives it up only when it is not read any more. Takes no lock. */
+void refit_bank_pin_slot(struct refit_bank *bank, uint32_t slot);
+void refit_bank_unpin(struct refit_bank *bank, uint32_t slot);
 /* Filling or staged -> free. */
 void refit_bank_discard(struct refit_bank *bank, uint32_t slot);
 /* The retained version `version` (0: the one active before the current) becomes active; no transfer. The current one

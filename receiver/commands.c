@@ -337,3 +337,18 @@ enum refit_status refit_receiver_session(struct refit_receiver *receiver, const 
     refit_receiver_unlock(receiver);
     return status;
 }
+
+enum refit_status refit_receiver_holders(struct refit_receiver *receiver, const char *id, struct refit_holder_view *out,
+                                         uint32_t *count, struct refit_error *err)
+{
+    enum refit_status status = REFIT_OK;
+    refit_receiver_lock(receiver);
+    const struct refit_session *session = find(receiver, id);
+    *count = session ? session->holder_count : 0;
+    if (session)
+        memcpy(out, session->holders, *count * sizeof *out);
+    else
+        status = fail_unknown(receiver, id, err);
+    refit_receiver_unlock(receiver);
+    return status;
+}

@@ -18,6 +18,8 @@
 #include "receiver/bank.h"
 #include "transport/transport.h"
 
+struct refit_fleet;
+
 #define REFIT_PUBLISH_ID_MAX 64
 #define REFIT_LEAD_NAME_MAX 128
 #define REFIT_INSTANCE_MAX 33
@@ -34,6 +36,8 @@ struct refit_receiver_config {
     int64_t staged_ttl_ms;         /* a staged refit that nobody commits aborts itself; 0: 600000 */
     int64_t lead_ttl_ms;           /* a lead that was silent this long may be replaced; 0: 15000 */
     bool verify;
+    int64_t relay_silence_ms;      /* a holder that owes and is silent this long is dropped; 0: 500 */
+    int64_t relay_stall_ms;        /* one that lives and delivers nothing, while others do, is passed by; 0: 2000 */
 };
 
 enum refit_commit_mode { REFIT_COMMIT_BARRIER, REFIT_COMMIT_AUTO };
@@ -51,6 +55,7 @@ struct refit_request {
     char kv[16];                          /* "flush", "keep", "namespace" */
     int64_t deadline_ms;                  /* 0: the default */
     char body_digest[REFIT_SHA256_HEX_MAX]; /* of the canonical request: same identity with another body is refused */
+    struct refit_fleet *fleet;            /* NULL: this replica alone; a session retains it */
 };
 
 enum refit_phase {
@@ -59,6 +64,27 @@ enum refit_phase {
     REFIT_PHASE_ABORTED, REFIT_PHASE_COUNT
 };
 const char *refit_phase_name(enum refit_phase phase); /* "waiting-for-readers" */
+
+/* Where planned bytes came from. */
+struct refit_supplied {
+    uint64_t origin_bytes; /* the trainer, or replicas that serve in its place */
+    uint64_t domain_bytes; /* members in this member's domain */
+    uint64_t fleet_bytes;  /* members in other domains */
+    uint64_t excess_bytes; /* of origin_bytes: it was another member's turn, which failed */
+    uint64_t kept_bytes;   /* taken from the slot that held them already */
+};
+
+enum refit_holder_condition {
+    REFIT_HOLDER_ABSENT, REFIT_HOLDER_CONNECTED, REFIT_HOLDER_LOST, REFIT_HOLDER_PASSED_BY
+};
+const char *refit_holder_condition_name(enum refit_holder_condition condition); /* "passed-by" */
+#define REFIT_HOLDERS_SHOWN 64
+struct refit_holder_view {
+    char name[96]; /* "source rank 3", "member NAME" */
+    enum refit_holder_condition condition;
+    uint32_t owed;  /* batches granted and not landed */
+    uint64_t bytes; /* landed from it */
+};
 
 /* A refit as it is now. */
 struct refit_session_snapshot {
@@ -73,6 +99,9 @@ struct refit_session_snapshot {
     char digest[REFIT_SHA256_HEX_MAX];   /* of what landed; empty until verified */
     char transport[16];                  /* the path in use: "tcp", "local", "file" */
     uint64_t bytes_due, bytes_done;      /* planned bytes of this replica, and those landed and verified */
+    struct refit_supplied supplied;
+    uint32_t members;                    /* of its fleet; 0: none */
+    uint32_t serving;                    /* members that may still come for bytes of it */
     struct refit_endpoint_stats stats;
     int64_t phase_ns[REFIT_PHASE_COUNT]; /* time spent in each so far */
     struct refit_bank_waiting waiting;   /* while waiting for readers */
@@ -171,6 +200,51 @@ REFIT_MUST_CHECK enum refit_status refit_receiver_quarantine(struct refit_receiv
 REFIT_MUST_CHECK enum refit_status refit_receiver_session(struct refit_receiver *receiver, const char *id,
                                                           struct refit_session_snapshot *out, struct refit_error *err);
 
+/* Its holders as they were when it was last told, the first REFIT_HOLDERS_SHOWN; `out` has room for that many. `id` as
+ * above. */
+REFIT_MUST_CHECK enum refit_status refit_receiver_holders(struct refit_receiver *receiver, const char *id,
+                                                          struct refit_holder_view *out, uint32_t *count,
+                                                          struct refit_error *err);
+
+/* --- this replica as a source for one with another layout --- */
+
+struct refit_serve_request {
+    uint64_t version;
+    char refit[129];                     /* the id that the receiver's endpoint is known by, and its token */
+    uint8_t token[REFIT_TOKEN_BYTES];
+    uint32_t holder;                     /* our number there */
+    char transport[16];
+    const json_t *card;                  /* the receiver's; retained */
+    char layout[REFIT_SHA256_HEX_MAX];   /* the receiver's, put before */
+    uint32_t first_rank, rank_count;     /* its ranks; count 0: all */
+    int64_t deadline_ms;                 /* 0: the default of refits */
+};
+enum refit_serve_state { REFIT_SERVE_DIALLING, REFIT_SERVE_SERVING, REFIT_SERVE_DONE, REFIT_SERVE_FAILED };
+const char *refit_serve_state_name(enum refit_serve_state state);
+struct refit_serve_snapshot {
+    char id[REFIT_REFIT_ID_MAX];
+    uint64_t version;
+    uint32_t slot;
+    char refit[129];
+    enum refit_serve_state state;
+    uint64_t bytes; /* sent so far */
+    struct refit_error error; /* failed: why */
+};
+#define REFIT_SERVES_SHOWN 64
+
+/* Plans (which may take a while), then dials and serves on a thread of its own until that receiver needs no more, or the
+ * deadline. The version's slot (active, retained, or being filled) is not given up meanwhile. The same request again gives the
+ * same id. REFIT_NOT_FOUND: the version is not here, or the layout unknown; REFIT_MISMATCH: layouts don't fit; REFIT_BUSY: too
+ * many. */
+REFIT_MUST_CHECK enum refit_status refit_receiver_serve(struct refit_receiver *receiver,
+                                                        const struct refit_serve_request *request,
+                                                        char id[static REFIT_REFIT_ID_MAX], struct refit_error *err);
+/* Those that run and those that ended last; `out` has room for REFIT_SERVES_SHOWN. Returns how many. */
+uint32_t refit_receiver_serves(struct refit_receiver *receiver, struct refit_serve_snapshot *out);
+/* Ends one; repeatable. REFIT_NOT_FOUND. */
+REFIT_MUST_CHECK enum refit_status refit_receiver_serve_end(struct refit_receiver *receiver, const char *id,
+                                                            struct refit_error *err);
+
 struct refit_receiver_snapshot {
     struct refit_bank_snapshot bank;
     char instance[REFIT_INSTANCE_MAX];
@@ -184,6 +258,9 @@ struct refit_receiver_snapshot {
     uint64_t committed, aborted, superseded; /* refits since start */
     uint64_t aborted_by[16];           /* by enum refit_status */
     uint64_t bytes_landed;
+    struct refit_supplied supplied;    /* of all refits that have ended */
+    uint32_t serving;                  /* requests to serve that run */
+    uint64_t served_bytes;             /* by those that have ended */
     uint64_t plan_hits, plan_misses;
 };
 void refit_receiver_read(struct refit_receiver *receiver, struct refit_receiver_snapshot *out);
