@@ -492,7 +492,8 @@ static void groups_are_shown_as_ranges(void **state)
     check_text(2, ranks, 64, "0-1");
     check_text(8, ranks, 64, "0-3,8,10-11,4000000000");
     check_text(8, ranks, 12, "0-3,8,...");
-    check_text(7, ranks, 8, "...");
+    check_text(7, ranks, 8, "0-3,...");
+    check_text(7, ranks, 7, "...");
 }
 
 static void plan_is_shown_as_json(void **state)
