@@ -113,6 +113,27 @@ static void check_whole(struct refit_layout *source, struct refit_layout *destin
     refit_plan_release(whole);
 }
 
+/* All source ranks and all destination ranks as one receiver: the same edges on both sides. */
+static void check_both_sides(struct refit_layout *source, struct refit_layout *destination)
+{
+    struct refit_plan *from = build(source, destination, (struct refit_plan_scope){.side = REFIT_SOURCE,
+                                                                                   .rank = REFIT_ALL_RANKS});
+    struct refit_plan *to = build(source, destination, (struct refit_plan_scope){.side = REFIT_DESTINATION,
+                                                                                 .rank = REFIT_ALL_RANKS});
+    size_t count;
+    size_t to_count;
+    const struct refit_edge *edges = refit_plan_edges(from, &count);
+    const struct refit_edge *to_edges = refit_plan_edges(to, &to_count);
+    assert_int_equal(count, to_count);
+    for (size_t i = 0; i < count; i++) {
+        assert_int_equal(edges[i].digest, to_edges[i].digest);
+        assert_int_equal(edges[i].batches, to_edges[i].batches);
+    }
+    assert_int_equal(refit_plan_class(from), refit_plan_class(to));
+    refit_plan_release(from);
+    refit_plan_release(to);
+}
+
 /* A source rank and a receiver of one rank find the edges between them in their own plans, and alike. */
 static void check_two_ranks(struct refit_layout *source, struct refit_layout *destination, uint32_t source_rank,
                             uint32_t destination_rank)
@@ -144,6 +165,7 @@ static void check_two_ranks(struct refit_layout *source, struct refit_layout *de
     refit_plan_release(to);
 }
 
+#define EDGES_BOTH 100u
 #define EDGES_MAX 30000u /* more of them are planned for two ranks only, to keep the test short */
 
 static void check_pair(const struct pair *pair)
@@ -154,6 +176,9 @@ static void check_pair(const struct pair *pair)
     assert_int_equal(refit_layout_model_bytes(destination), pair->model_bytes);
     if (refit_layout_ranks(source) * refit_layout_ranks(destination) < EDGES_MAX) {
         check_whole(source, destination, pair->model_bytes);
+    }
+    if (refit_layout_ranks(source) * refit_layout_ranks(destination) < EDGES_BOTH) {
+        check_both_sides(source, destination);
     }
     check_two_ranks(source, destination, refit_layout_ranks(source) - 1, refit_layout_ranks(destination) / 2);
     refit_layout_release(source);
@@ -187,6 +212,14 @@ static void small_matrices(void **state)
           {"w", "BF16", "[64,48]", NULL, S0 "," R "," R, NULL, R "," R "," R});
     CHECK("TP4 to TP2 x DP2", MESH("tp", 4, "b", 1, "c", 1), MESH("dp", 2, "tp", 2, "c", 1), 64 * 48 * 2,
           {"w", "BF16", "[64,48]", NULL, S1 "," R "," R, NULL, R "," S0 "," R});
+    CHECK("FSDP8 to TP4 x DP2", MESH("fsdp", 8, "b", 1, "c", 1), MESH("dp", 2, "tp", 4, "c", 1), 64 * 48 * 2 + 48 * 2,
+          {"w", "BF16", "[64,48]", NULL, S0 "," R "," R, NULL, R "," S1 "," R},
+          {"n", "BF16", "[48]", NULL, S0 "," R "," R, NULL, R "," R "," R});
+    CHECK("HSDP 2 x 4 to TP2 x DP4", MESH("dp", 2, "fsdp", 4, "c", 1), MESH("dp", 4, "tp", 2, "c", 1), 64 * 48 * 2,
+          {"w", "BF16", "[64,48]", NULL, R "," S0 "," R, NULL, R "," S1 "," R});
+    CHECK("FSDP2 inside TP2 in 2 replicas to TP4", MESH("dp", 2, "fsdp", 2, "tp", 2), MESH("tp", 4, "b", 1, "c", 1),
+          64 * 48 * 2,
+          {"w", "BF16", "[64,48]", NULL, R ",\"_StridedShard(0, split_factor=2)\"," S0, NULL, S1 "," R "," R});
 }
 
 static void dense_models(void **state)
