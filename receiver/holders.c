@@ -10,6 +10,7 @@
 #define MS INT64_C(1000000)
 #define AWAY_MS 250          /* not asked after its first loss; doubled by each further one */
 #define AWAY_MAX_SHIFT 5
+#define OWED_BY_MEMBER (REFIT_GRANTS_PER_STREAM + 2) /* it has one connection */
 #define ALONE 5              /* nobody delivers: then it takes so many times longer until one is passed by */
 
 enum refit_status refit_holders_init(struct refit_holders *holders, const struct refit_fleet *fleet, uint32_t ranks,
@@ -25,6 +26,7 @@ enum refit_status refit_holders_init(struct refit_holders *holders, const struct
         .silence_ns = config->relay_silence_ms * MS,
         .stall_ns = config->relay_stall_ms * MS,
         .begun_ns = refit_clock_ns(),
+        .owed_max = config->streams * REFIT_GRANTS_PER_STREAM + 4,
     };
     holders->trusted_ns = holders->swept_ns = holders->begun_ns;
     holders->count = ranks + holders->members + holders->sources;
@@ -171,6 +173,11 @@ enum refit_status refit_holders_post(struct refit_holders *holders, uint32_t hol
 {
     struct refit_holder *h = &holders->items[holder];
     enum refit_status status = REFIT_NOT_FOUND;
+    /* What a slow one owes is waited for at the end: its queue stays short. */
+    if (h->owed >= (refit_holders_is_member(holders, holder) ? OWED_BY_MEMBER : holders->owed_max)) {
+        h->full = true;
+        return refit_fail(err, REFIT_BUSY, "it owes %" PRIu32 " batches", h->owed);
+    }
     for (size_t i = 0; i < holders->paths && status == REFIT_NOT_FOUND; i++) {
         if (h->path >= 0 && (size_t)h->path != i)
             continue;

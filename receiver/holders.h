@@ -47,6 +47,7 @@ struct refit_holders {
     int64_t silence_ns, stall_ns, begun_ns, swept_ns, trusted_ns;
     uint64_t landed;                 /* batches of all */
     uint32_t owed;                   /* by all */
+    uint32_t owed_max;               /* by one that is no member */
 };
 
 REFIT_MUST_CHECK enum refit_status refit_holders_init(struct refit_holders *holders, const struct refit_fleet *fleet,

@@ -326,14 +326,16 @@ void holder_start(struct holder *holder, struct world *world, const struct refit
     struct refit_error err;
     *holder = (struct holder){.world = world, .rank = rank, .ticket = *ticket};
     json_incref(holder->ticket.card); /* the test may release its ticket before it stops the holder */
-    memcpy(holder->id, ticket->id, sizeof holder->id);
+    snprintf(holder->id, sizeof holder->id, "%s", world->fleet_id[0] ? world->fleet_id : ticket->id);
     holder->transport = refit_transport_find(transport);
     holder_memory(holder, seed);
     struct refit_plan_scope scope = {.side = REFIT_SOURCE, .rank = rank};
+    scope.first_rank = world->config.bank.first_rank;
+    scope.rank_count = world->config.bank.ranks;
     assert_int_equal(refit_plan_build(world->source, world->destination, scope, &holder->plan, NULL), REFIT_OK);
     holder->tally = refit_tally_create(refit_layout_tensor_count(world->destination));
     struct refit_endpoint_config config = {.role = REFIT_HOLDER, .refit_id = holder->id, .plan = holder->plan,
-                                           .rank = rank, .arenas = &holder->arena, .arena_count = 1,
+                                           .holder = rank, .arenas = &holder->arena, .arena_count = 1,
                                            .tally = holder->tally, .verify = world->config.verify, .streams = 1};
     memcpy(config.token, ticket->token, sizeof config.token);
     if (holder->transport->open(&config, &holder->endpoint, &err) != REFIT_OK)

@@ -29,6 +29,7 @@ struct world {
     struct refit_receiver_config config;
     struct refit_receiver *receiver;
     uint64_t epoch;
+    char fleet_id[64]; /* what holders greet with; empty: the refit's own id */
     uint64_t served_version; /* what must be active whatever fails */
     uint64_t served_seed;
     pthread_mutex_t lock;
