@@ -112,7 +112,8 @@ static void print_text(const struct refit_plan *plan, const struct places *place
     refit_cli_table_print(&table);
     refit_cli_table_release(&table);
     printf("%llu bytes (%s) over %zu links, %s written, of a model of %llu\n",
-           (unsigned long long)refit_plan_bytes(plan), refit_cli_bytes(refit_plan_bytes(plan), text, sizeof text), count,
+           (unsigned long long)refit_plan_bytes(plan),
+           refit_cli_bytes(refit_plan_bytes(plan), text, sizeof text), count,
            refit_cli_bytes(refit_plan_written_bytes(plan), written, sizeof written),
            (unsigned long long)refit_layout_model_bytes(refit_plan_destination(plan)));
 }
@@ -148,15 +149,16 @@ static enum refit_status read_topology(const char *path, uint32_t ranks, struct 
     return status;
 }
 
-static void count_domains(const struct refit_topology *topology, struct refit_group group, uint32_t domains, uint32_t *ranks)
+static void count_domains(const struct refit_topology *topology, struct refit_group group, uint32_t domains,
+                          uint32_t *ranks)
 {
     memset(ranks, 0, domains * sizeof *ranks);
     for (uint32_t i = 0; i < group.count; i++)
         ranks[domain_of(topology, group.ranks[i])]++;
 }
 
-/* Bytes from one domain to another, as they are when the ranks of each group share evenly; a link within a domain is its
- * fast path. */
+/* Bytes from one domain to another, as they are when the ranks of each group share evenly; a link within a domain is
+ * its fast path. */
 static void print_links(const struct refit_plan *plan, const struct places *places, const struct refit_edge *edges,
                         size_t count)
 {
@@ -178,7 +180,8 @@ static void print_links(const struct refit_plan *plan, const struct places *plac
         char text[16];
         if (bytes[at] > 0)
             printf("link %s -> %s: %s\n", name_of(places->from, (uint32_t)(at / columns)),
-                   name_of(places->to, (uint32_t)(at % columns)), refit_cli_bytes((uint64_t)bytes[at], text, sizeof text));
+                   name_of(places->to, (uint32_t)(at % columns)),
+                   refit_cli_bytes((uint64_t)bytes[at], text, sizeof text));
     }
     free(bytes);
     free(from);

@@ -226,6 +226,8 @@ static enum refit_status read_weights(const json_t *answer, void *context, struc
     out->held = json_is_true(json_object_get(answer, "held"));
     if (status == REFIT_OK)
         status = read_version(json_object_get(answer, "active"), &out->active, err);
+    if (status == REFIT_OK && json_is_true(json_object_get(answer, "rollback_available")))
+        status = refit_json_get_u64(answer, "rollback_version", "answer of /v1/weights", &out->rollback_version, err);
     return status == REFIT_OK ? read_version(json_object_get(answer, "staged"), &out->staged, err) : status;
 }
 

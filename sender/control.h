@@ -53,6 +53,7 @@ struct refit_control_version {
 struct refit_control_weights {
     char layout[REFIT_SHA256_HEX_MAX]; /* empty: no engine has attached yet */
     struct refit_control_version active, staged;
+    uint64_t rollback_version; /* retained; 0: none */
     bool held;
     char lead[128]; /* empty: none */
 };
