@@ -206,12 +206,16 @@ static enum refit_status bind_piece(struct refit_local_supply *supply, const str
                           "a piece of %llu bytes at %llu lies outside the %llu bytes of its descriptor",
                           (unsigned long long)piece->bytes, (unsigned long long)piece->fd_offset,
                           (unsigned long long)source->bytes);
+    struct refit_arena *arena = supply->arenas[piece->arena];
+    uint64_t space = refit_arena_bytes(arena), bytes = piece->bytes;
+    /* A slot is whole pages, and so longer than the rank's space. */
+    if (piece->offset <= space && bytes > space - piece->offset)
+        bytes = space - piece->offset;
     if (source->mapping)
-        return refit_arena_bind_host(supply->arenas[piece->arena], piece->offset,
-                                     (uint8_t *)source->mapping + piece->fd_offset, piece->bytes, -1, 0, err);
+        return refit_arena_bind_host(arena, piece->offset, (uint8_t *)source->mapping + piece->fd_offset, bytes, -1, 0,
+                                     err);
     snprintf(what, sizeof what, "memory of a holder, arena %u", piece->arena);
-    return refit_arena_bind_file(supply->arenas[piece->arena], piece->offset, source->fd, piece->fd_offset,
-                                 piece->bytes, what, err);
+    return refit_arena_bind_file(arena, piece->offset, source->fd, piece->fd_offset, bytes, what, err);
 }
 
 /* The plan over the holder's memory, where its layout is one of ours; none: *plan stays NULL. */
