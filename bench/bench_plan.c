@@ -261,7 +261,8 @@ static void bench_llama(bool families)
 static void bench_moe(const struct moe *m)
 {
     const struct refit_plan_scope from = {.side = REFIT_SOURCE, .rank = 1};
-    const struct refit_plan_scope to = {.side = REFIT_DESTINATION, .rank = REFIT_ALL_RANKS, .first_rank = 5, .rank_count = 1};
+    const struct refit_plan_scope to = {
+        .side = REFIT_DESTINATION, .rank = REFIT_ALL_RANKS, .first_rank = 5, .rank_count = 1};
     double ms = 0;
     struct refit_layout *source = moe_layout(m, true, &ms);
     struct refit_layout *destination = moe_layout(m, false, &ms);

@@ -122,7 +122,8 @@ size_t refit_plan_memory(const struct refit_plan *plan)
     const size_t per_edge = sizeof(*plan->edges) + sizeof(*plan->by_digest) + sizeof(*plan->first_place)
                             + sizeof(*plan->first_op) + sizeof(*plan->first_mark);
     return sizeof(*plan) + groups_memory(&plan->groups[REFIT_SOURCE]) + groups_memory(&plan->groups[REFIT_DESTINATION])
-           + (plan->edge_count + 1) * per_edge + plan->place_count * sizeof(*plan->places) + plan->op_count * sizeof(*plan->ops)
+           + (plan->edge_count + 1) * per_edge + plan->place_count * sizeof(*plan->places)
+           + plan->op_count * sizeof(*plan->ops)
            + plan->mark_count * sizeof(*plan->marks) + plan->form_words * sizeof(*plan->forms);
 }
 

@@ -13,7 +13,8 @@
  * - an *edge* is one (source group, destination group) pair with every box that has exactly these two groups.
  *
  * Exact: every destination byte that is wanted is in exactly one op of one edge (fills and derived buffers in none), and a
- * unit that several ranks want is in one op, whatever the ranks' boxes look like (boxes that overlap in part are cut).
+ * unit that several ranks want is in one op, whatever the ranks' boxes look like (boxes that overlap in part are cut; a
+ * second copy on one rank is in an op of its own).
  * Near-linear: boxes are indexed per tensor.
  *
  * An edge's ops in plan order, each box dense and row-major, form one byte stream, the *edge stream*; everyone derives
@@ -54,7 +55,7 @@ struct refit_edge {
     uint64_t bytes;   /* of the edge stream */
     uint64_t ops;     /* boxes */
     uint32_t batches; /* ceil(bytes / refit_plan_batch_bytes) */
-    uint64_t digest;  /* over batch size and ops (tensor's name, type and shape, box) in order, not over ranks: names the edge */
+    uint64_t digest;  /* over batch size and ops (tensor's name, type, shape; box) in order, not ranks: names the edge */
 };
 
 /* Rising ranks of one side's layout. */
@@ -96,17 +97,17 @@ struct refit_plan_scope refit_plan_scope_of(const struct refit_plan *plan);
 const struct refit_edge *refit_plan_edges(const struct refit_plan *plan, size_t *count);
 /* By its digest; NULL: not in the scope. */
 const struct refit_edge *refit_plan_edge(const struct refit_plan *plan, uint64_t digest);
-/* Two plans of the same edges, whatever their ranks, are of one class: each can serve the other all it wants. Of the edges
- * in the scope, so compare plans of REFIT_DESTINATION scope. */
+/* Two plans of the same edges, whatever their ranks, are of one class: each can serve the other all it wants. Of the
+ * edges in the scope, so compare plans of REFIT_DESTINATION scope. */
 uint64_t refit_plan_class(const struct refit_plan *plan);
 struct refit_group refit_plan_group(const struct refit_plan *plan, enum refit_side side, uint32_t number);
 bool refit_group_has(struct refit_group group, uint32_t rank);
 /* Bytes of a batch but the last of an edge: a power of two that grows with what the destination ranks hold, from
  * REFIT_BATCH_BYTES_MIN to REFIT_BATCH_BYTES_MAX, so that a small model still has enough batches to share among holders. */
 uint32_t refit_plan_batch_bytes(const struct refit_plan *plan);
-/* The rank of the edge's destination group that a batch lands at first; batches go round the group, and groups begin where
- * least has landed so far, so that what comes over the network is shared by a group's ranks, over all its edges, to one
- * batch. Of a plan with all edges, so not of one source rank. */
+/* The rank of the edge's destination group that a batch lands at first; batches go round the group, beginning where
+ * least has landed of the edges before, so that what comes over the network is shared by a group's ranks, over all its
+ * edges, evenly to one batch. Of a plan with all edges, so not of one source rank. */
 uint32_t refit_plan_landing_rank(const struct refit_plan *plan, const struct refit_edge *edge, uint32_t number);
 /* Sum over the edges in the scope: the bytes that must cross the network. */
 uint64_t refit_plan_bytes(const struct refit_plan *plan);

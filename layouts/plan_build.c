@@ -124,9 +124,11 @@ static enum refit_status cut(struct build *b, const char *name, struct refit_pla
         const bool tangled = geometry->cut.tangled;
         refit_plan_cut_release(&geometry->cut);
         geometry->cut = (struct refit_plan_cut){.count = 0};
-        return tangled ? refit_fail(b->err, REFIT_UNSUPPORTED,
-                                    "tensor \"%s\": the boxes of its ranks overlap so that they fall into too many parts", name)
-                       : no_memory(b);
+        if (!tangled) {
+            return no_memory(b);
+        }
+        return refit_fail(b->err, REFIT_UNSUPPORTED,
+                          "tensor \"%s\": the boxes of its ranks overlap so that they fall into too many parts", name);
     }
     geometry->is_cut = true;
     return REFIT_OK;
@@ -253,7 +255,8 @@ static enum refit_status report_lack(struct build *b, const struct refit_tensor 
         return no_memory(b);
     }
     return refit_fail(b->err, REFIT_MISMATCH,
-                      "tensor \"%s\": no destination rank holds box %s of it: hold all of it, or name it in \"excused\" of either layout",
+                      "tensor \"%s\": no destination rank holds box %s of it: hold all of it, or name it in "
+                      "\"excused\" of either layout",
                       tensor->name, refit_box_format(&lacks, text, sizeof(text)));
 }
 
@@ -371,7 +374,8 @@ static enum refit_status check_scope(const struct refit_layout *source, const st
         scope->rank_count = takers;
     }
     if (scope->rank_count == 0 || scope->first_rank >= takers || scope->rank_count > takers - scope->first_rank) {
-        return refit_fail(err, REFIT_INVALID, "a plan for %u destination ranks from %u on was asked for, and there are %u",
+        return refit_fail(err, REFIT_INVALID,
+                          "a plan for %u destination ranks from %u on was asked for, and there are %u",
                           scope->rank_count, scope->first_rank, takers);
     }
     if (scope->rank == REFIT_ALL_RANKS) {
@@ -379,7 +383,8 @@ static enum refit_status check_scope(const struct refit_layout *source, const st
     }
     if (scope->side == REFIT_DESTINATION) {
         return refit_fail(err, REFIT_INVALID,
-                          "a plan for destination rank %u was asked for: say so by first_rank, a plan is of all ranks of a receiver",
+                          "a plan for destination rank %u was asked for: a plan is of all ranks of a receiver, so say "
+                          "it by first_rank and rank_count",
                           scope->rank);
     }
     if (scope->rank >= senders) {

@@ -48,8 +48,8 @@ static bool push(struct boxes *boxes, const struct refit_box *box)
     return true;
 }
 
-/* Cuts `from` at `by`, leaving in *from what is outside of it, and what is inside as well if `inside`; `spare` is room to
- * work in. */
+/* Cuts `from` at `by`, leaving in *from what is outside of it, and what is inside as well if `inside`; `spare` is
+ * room to work in. */
 static bool split(struct boxes *from, struct boxes *spare, const struct refit_box *by, bool inside)
 {
     struct refit_box parts[2 * REFIT_DIMS_MAX];
@@ -134,13 +134,13 @@ static bool add_cell(struct cutter *c, const struct refit_box *box)
             continue;
         }
         const struct refit_plan_span span = c->spans[j];
-        c->tangled = c->member_count + span.count > REFIT_PLAN_CUT_MEMBERS_MAX;
-        if (c->tangled
-            || !refit_array_reserve(&c->members, &c->member_capacity, c->member_count + span.count, sizeof(*c->members))) {
+        const size_t count = c->member_count + span.count;
+        c->tangled = count > REFIT_PLAN_CUT_MEMBERS_MAX;
+        if (c->tangled || !refit_array_reserve(&c->members, &c->member_capacity, count, sizeof(*c->members))) {
             return false;
         }
         memcpy(c->members + c->member_count, c->order + span.first, span.count * sizeof(*c->members));
-        c->member_count += span.count;
+        c->member_count = count;
     }
     c->tangled = c->cell_count == REFIT_PLAN_CUTS_MAX;
     if (c->tangled || !refit_array_reserve(&c->cells, &c->cell_capacity, c->cell_count + 1, sizeof(*c->cells))) {

@@ -79,8 +79,8 @@ static int by_landed(const void *a, const void *b, void *finisher)
     return at_x != at_y ? (at_x < at_y ? -1 : 1) : (x > y) - (x < y);
 }
 
-/* Batches go round the group, beginning with whom least has landed at so far. Then ranks that were within one batch of each
- * other still are, since only the last round adds to some and not to others. */
+/* Batches go round the group, beginning with whom least has landed at so far. Then ranks that were within one batch
+ * of each other still are, since only the last round adds to some and not to others. */
 static void plan_landing(struct finisher *f, const struct refit_edge *edge, uint16_t *places)
 {
     const uint32_t batch_bytes = f->plan->batch_bytes;

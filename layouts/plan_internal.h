@@ -6,7 +6,8 @@
  * are made once and shared: a *geometry* (the regions of a tensor on one side, without offsets; plan_side.c), its *cut*
  * (the boxes that exactly the same ranks have; plan_cut.c), a *shape* (what a source and a destination geometry have in
  * common, box by box: its *protos*; plan_shape.c) and a *form* (the strips of a proto in one rank's memory;
- * plan_form.c). What is left per operation and rank is 16 bytes: which tensor, which form, and where in the arena space.
+ * plan_form.c). What is left per operation and rank is 16 bytes: which tensor, which form, and where in the arena
+ * space.
  */
 #ifndef REFIT_LAYOUTS_PLAN_INTERNAL_H
 #define REFIT_LAYOUTS_PLAN_INTERNAL_H
@@ -63,8 +64,8 @@ struct refit_plan {
     size_t *first_place; /* by edge: */
     uint16_t *places;    /* in its destination group, where batches 0, 1, ... land; then from the first again */
     size_t place_count;
-    /* Empty when only totals were asked for. Ops lie edge by edge; of each edge the ops in the first rank's memory, then
-     * those in the second's, and so on. Marks lie edge by edge. */
+    /* Empty when only totals were asked for. Ops lie edge by edge; of each edge the ops in the first rank's memory,
+     * then those in the second's, and so on. Marks lie edge by edge. */
     uint32_t *first_op;
     uint32_t *first_mark;
     struct refit_plan_op *ops;
@@ -223,8 +224,8 @@ static inline uint64_t refit_plan_side_offset(const struct refit_plan_side *side
 
 /* ---- plan_family.c: members of a family have one geometry ---- */
 
-/* The number of `tensor`'s geometry, with what is known of its family; if wanted, refit_plan_side_offset() is of this tensor
- * from now on. REFIT_PLAN_NONE when out of memory. */
+/* The number of `tensor`'s geometry, with what is known of its family; if wanted, refit_plan_side_offset() is of this
+ * tensor from now on. REFIT_PLAN_NONE when out of memory. */
 uint32_t refit_plan_side_look(struct refit_plan_side *side, uint32_t tensor);
 void refit_plan_families_destroy(struct refit_plan_families *families);
 
@@ -283,8 +284,8 @@ struct refit_plan_hole {
     struct refit_box box; /* that no source holds */
 };
 
-/* Of a shape whose geometries, shape, dims and unit_bytes are set, from geometries that are cut. False when out of memory, or
- * with hole->found. */
+/* Of a shape whose geometries, shape, dims and unit_bytes are set, from geometries that are cut. False when out of
+ * memory, or with hole->found. */
 bool refit_plan_shape_build(struct refit_plan_draft *draft, struct refit_plan_shape *shape,
                             const struct refit_plan_geometry *source, const struct refit_plan_geometry *destination,
                             struct refit_plan_hole *hole);

@@ -8,8 +8,8 @@
 #include "base/json.h"
 #include "layouts/plan.h"
 
-/* {"source", "destination": layout digests, "bytes", "written_bytes", "batch_bytes", "ops", "edges": [{"source_ranks": [...],
- * "destination_ranks": [...], "bytes", "ops", "batches", "digest"}]}; new. NULL when out of memory. */
+/* {"source", "destination": layout digests, "bytes", "written_bytes", "batch_bytes", "ops", "edges": [{"source_ranks":
+ * [...], "destination_ranks": [...], "bytes", "ops", "batches", "digest"}]}; new. NULL when out of memory. */
 json_t *refit_plan_json(const struct refit_plan *plan);
 
 /* "0-3,8": rising ranks; cut to "0-3,..." where `len` ends. Returns `text`. */

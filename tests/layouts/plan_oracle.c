@@ -317,9 +317,9 @@ void holders_check_strip(struct holders *holders, const struct refit_plan *plan,
     const uint32_t senders = bits_of(refit_plan_group(plan, REFIT_SOURCE, edge->source_group));
     const uint32_t takers = bits_of(refit_plan_group(plan, REFIT_DESTINATION, edge->destination_group));
     for (uint64_t i = 0; i < strip->count; i++) {
+        const uint64_t at = strip->tensor_offset + i * (uint64_t)strip->tensor_stride;
         for (uint64_t b = 0; b < strip->run_bytes; b++) {
-            check_byte_of_strip(&holders->of[strip->tensor], strip->tensor_offset + i * (uint64_t)strip->tensor_stride + b,
-                                senders, takers, planned_bits(plan));
+            check_byte_of_strip(&holders->of[strip->tensor], at + b, senders, takers, planned_bits(plan));
         }
     }
 }

@@ -50,8 +50,8 @@ struct holders holders_create(const struct refit_layout *source, const struct re
 void holders_destroy(struct holders *holders);
 /* A rank has some unit twice. */
 bool holders_have_copies(const struct holders *holders);
-/* Each byte of the strip is held by exactly the ranks of the edge's source group, wanted by exactly those of its destination
- * group among the plan's, and in no op that was seen before. */
+/* Each byte of the strip is held by exactly the ranks of the edge's source group, wanted by exactly those of its
+ * destination group among the plan's, and in no op that was seen before. */
 void holders_check_strip(struct holders *holders, const struct refit_plan *plan, const struct refit_edge *edge,
                          const struct refit_strip *strip);
 /* Each byte that the plan's ranks want of tensors wanted has been seen; forgets what was seen. */

@@ -411,8 +411,8 @@ static struct refit_plan *plan_of_rows(const char *source, const char *destinati
     const char *placements[] = {source, destination};
     for (int i = 0; i < 2; i++) {
         (void)snprintf(text[i], sizeof(text[i]),
-                       "{\"format\":\"refit-layout/1\",\"ranks\":%u,\"meshes\":{\"m\":{\"axes\":[\"x\"],\"shape\":[%u]}},"
-                       "\"entries\":[{\"tensor\":\"w\",\"dtype\":\"U8\",\"shape\":[%u,262144],\"mesh\":\"m\","
+                       "{\"format\":\"refit-layout/1\",\"ranks\":%u,\"meshes\":{\"m\":{\"axes\":[\"x\"],"
+                       "\"shape\":[%u]}},\"entries\":[{\"tensor\":\"w\",\"dtype\":\"U8\",\"shape\":[%u,262144],\"mesh\":\"m\","
                        "\"placements\":[%s]}]}", ranks, ranks, rows, placements[i]);
         layouts[i] = parse(text[i]);
     }
@@ -434,6 +434,23 @@ static void batches_grow_with_what_is_held(void **state)
         assert_int_equal(refit_plan_batch_bytes(plan), expected[i].batch_bytes);
         refit_plan_release(plan);
     }
+}
+
+/* Two copies of a unit on one rank are one unit that is held. */
+static void copies_do_not_make_batches_larger(void **state)
+{
+    struct refit_layout *source = parse(MESH2(1, "x", 1, "y", 1) WEIGHT("w", "[400,65536]", R "," R) "]}");
+    struct refit_layout *destination = parse(
+        MESH2(1, "x", 1, "y", 1) WEIGHT("w", "[400,65536]", R "," R)
+        ",{\"buffer\":\"again\",\"tensor\":\"w\",\"dtype\":\"F32\",\"shape\":[400,65536],\"mesh\":\"m\"}]}");
+    struct refit_plan *plan = plan_of(source, destination, 0, 0);
+    const struct refit_edge *edge = edge_at(plan, 0, 1);
+    assert_int_equal(edge->ops, 2);
+    assert_int_equal(edge->bytes, 2 * 400 * 65536 * 4);
+    assert_int_equal(refit_plan_batch_bytes(plan), 256 << 10);
+    refit_plan_release(plan);
+    refit_layout_release(source);
+    refit_layout_release(destination);
 }
 
 /* What each rank takes from the network, over all edges: even to one batch; and in each edge, by number, to one. */
@@ -564,6 +581,7 @@ int main(void)
         cmocka_unit_test(other_tensors_are_other_edges),
         cmocka_unit_test(partial_overlaps_are_cut),
         cmocka_unit_test(batches_grow_with_what_is_held),
+        cmocka_unit_test(copies_do_not_make_batches_larger),
         cmocka_unit_test(what_comes_over_the_network_is_shared_evenly),
         cmocka_unit_test(groups_are_shown_as_ranges),
         cmocka_unit_test(plan_is_shown_as_json),
