@@ -19,6 +19,7 @@ struct refit_serve {
     struct refit_serve_request request;
     json_t *card;            /* owned */
     struct refit_plan *plan; /* owned; from our layout to the receiver's */
+    struct refit_arena **arenas; /* by rank of our layout; NULL: another part of the replica has it */
     struct refit_whole *whole; /* owned; NULL: the slot is whole */
     uint32_t slot;
     bool pinned, runs, ended; /* `ended` under the receiver's lock, as the next */
@@ -89,6 +90,7 @@ static void destroy(struct refit_serve *serve)
     refit_dial_release(&serve->dial);
     refit_whole_stop(serve->whole);
     refit_plan_release(serve->plan);
+    free(serve->arenas);
     if (serve->pinned)
         refit_bank_unpin(serve->receiver->bank, serve->slot);
     json_decref(serve->card);
@@ -133,10 +135,11 @@ static enum refit_status create(struct refit_receiver *receiver, const struct re
     serve->request = *request;
     serve->plan = refit_plan_retain(plan);
     serve->card = json_deep_copy(request->card);
+    serve->arenas = calloc(refit_layout_ranks(refit_plan_source(plan)), sizeof *serve->arenas);
     refit_io_random(&random, sizeof random);
     snprintf(serve->id, sizeof serve->id, "s%" PRIu64 "-%016" PRIx64, request->version, random);
     *out = serve;
-    return serve->card ? REFIT_OK : refit_fail_alloc(err, "a card", sizeof *serve);
+    return serve->card && serve->arenas ? REFIT_OK : refit_fail_alloc(err, "a request to serve", sizeof *serve);
 }
 
 /* The slot with this version, kept from now on. */
@@ -169,12 +172,14 @@ static void set_endpoint(struct refit_serve *serve)
 {
     const struct refit_receiver_config *config = &serve->receiver->config;
     struct refit_dial *dial = &serve->dial;
+    memcpy(serve->arenas + config->bank.first_rank, refit_bank_arenas(serve->receiver->bank, serve->slot),
+           config->bank.ranks * sizeof *serve->arenas);
     dial->config = (struct refit_endpoint_config){
         .role = REFIT_HOLDER,
         .refit_id = serve->request.refit,
         .plan = serve->plan,
         .holder = serve->request.holder,
-        .arenas = refit_bank_arenas(serve->receiver->bank, serve->slot),
+        .arenas = serve->arenas,
         .arena_count = refit_layout_ranks(refit_plan_source(serve->plan)),
         .landed = serve->whole ? refit_whole_landed(serve->whole) : NULL,
         .verify = config->verify,
@@ -220,10 +225,6 @@ static enum refit_status check(const struct refit_receiver *receiver, struct ref
     if (request->holder >= REFIT_HOLDERS_MAX)
         return refit_fail(err, REFIT_INVALID, "serve: holder %" PRIu32 ", at most %u are possible", request->holder,
                           REFIT_HOLDERS_MAX - 1);
-    if (config->bank.ranks_total != 0 && config->bank.ranks_total != config->bank.ranks)
-        return refit_fail(err, REFIT_UNSUPPORTED, "serve: this refitd holds %" PRIu32 " of %" PRIu32
-                          " ranks of its replica; only a whole replica is a source", config->bank.ranks,
-                          config->bank.ranks_total);
     if (request->deadline_ms == 0)
         request->deadline_ms = config->deadline_ms;
     if (request->deadline_ms > 0 && request->deadline_ms <= config->deadline_max_ms)

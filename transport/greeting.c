@@ -6,7 +6,16 @@
 
 #include "base/cursor.h"
 #include "transport/frame.h"
+#include "transport/view.h"
 #include "transport/wire.h"
+
+/* A part of a replica has the memory of some of its plan's ranks only. */
+static bool has_memory(const struct refit_view *view, const struct refit_edge *edge)
+{
+    const struct refit_arena *arena;
+    struct refit_walk walk;
+    return refit_view_window(view, edge, 0, &arena, &walk);
+}
 
 enum refit_status refit_greeting_encode(const struct refit_endpoint_config *holder, unsigned stream,
                                         struct refit_buf *out, struct refit_error *err)
@@ -16,6 +25,13 @@ enum refit_status refit_greeting_encode(const struct refit_endpoint_config *hold
     if (count > REFIT_OFFER_MAX)
         return refit_fail(err, REFIT_UNSUPPORTED, "a holder with %zu edges, at most %u can be offered", count,
                           REFIT_OFFER_MAX);
+    struct refit_view view;
+    enum refit_status status = refit_view_of(holder->plan, holder->arenas, holder->arena_count, &view, err);
+    if (status != REFIT_OK)
+        return status;
+    uint32_t offered = 0;
+    for (size_t i = 0; i < count; i++)
+        offered += has_memory(&view, &edges[i]);
     char id[REFIT_ID_MAX] = {0};
     size_t id_len = strlen(holder->refit_id);
     memcpy(id, holder->refit_id, id_len);
@@ -28,11 +44,12 @@ enum refit_status refit_greeting_encode(const struct refit_endpoint_config *hold
     refit_buf_append_u32(out, holder->holder);
     refit_buf_append_u32(out, stream);
     refit_buf_append_u32(out, holder->streams);
-    refit_buf_append_u32(out, (uint32_t)count);
+    refit_buf_append_u32(out, offered);
     refit_buf_append_u32(out, (uint32_t)id_len);
     refit_buf_append(out, id, sizeof id);
     for (size_t i = 0; i < count; i++)
-        refit_buf_append_u64(out, edges[i].digest);
+        if (has_memory(&view, &edges[i]))
+            refit_buf_append_u64(out, edges[i].digest);
     return out->failed ? refit_fail_alloc(err, "a greeting", out->len) : REFIT_OK;
 }
 
