@@ -258,6 +258,23 @@ static void bench_llama(bool families)
     refit_layout_release(destination);
 }
 
+/* A refit in which only one tensor of 64 has changed. */
+static void measure_some(struct refit_layout *source, struct refit_layout *destination)
+{
+    const uint32_t count = refit_layout_tensor_count(destination);
+    struct refit_plan_scope some = destinations;
+    uint8_t *wanted = calloc(count, 1);
+    if (!wanted) {
+        return;
+    }
+    for (uint32_t id = 0; id < count; id += 64) {
+        wanted[id] = 1;
+    }
+    some.wanted = wanted;
+    measure(source, destination, some, LARGE_ROUNDS, "the same, one tensor of 64");
+    free(wanted);
+}
+
 static void bench_moe(const struct moe *m)
 {
     const struct refit_plan_scope from = {.side = REFIT_SOURCE, .rank = 1};
@@ -272,6 +289,7 @@ static void bench_moe(const struct moe *m)
     measure(source, destination, to, LARGE_ROUNDS, "destination rank 5");
     measure(source, destination, totals, LARGE_ROUNDS, "totals");
     measure(source, destination, destinations, LARGE_ROUNDS, "all destination ranks");
+    measure_some(source, destination);
     refit_layout_release(source);
     refit_layout_release(destination);
 }

@@ -340,6 +340,27 @@ static void pods_of_a_replica_share_what_is_replicated(void **state)
     refit_layout_release(destination);
 }
 
+/* Of three receivers the first lacks a tensor, so the second counts that and not the other; the third counts none. */
+static void receivers_that_count_other_tensors_share_edges(void **state)
+{
+    static const char three[] =
+        "{\"format\":\"refit-layout/1\",\"ranks\":6,\"meshes\":{\"all\":{\"axes\":[\"x\"],\"shape\":[6]},"
+        "\"late\":{\"axes\":[\"x\"],\"shape\":[4],\"ranks\":[2,3,4,5]}},\"entries\":["
+        "{\"tensor\":\"w\",\"dtype\":\"F32\",\"shape\":[16,6],\"mesh\":\"late\"},"
+        "{\"tensor\":\"n\",\"dtype\":\"F32\",\"shape\":[7],\"mesh\":\"all\"}]}";
+    struct refit_layout *source = parse(MESH2(1, "x", 1, "y", 1) WEIGHT("w", "[16,6]", R "," R) ","
+                                        WEIGHT("n", "[7]", R "," R) "]}");
+    struct refit_layout *destination = parse(three);
+    struct refit_plan *second = plan_of(source, destination, 2, 2);
+    struct refit_plan *third = plan_of(source, destination, 4, 2);
+    assert_int_equal(edge_at(second, 0, 1)->ops, 2);
+    assert_int_equal(check_shared(second, third, 2), 1);
+    refit_plan_release(second);
+    refit_plan_release(third);
+    refit_layout_release(source);
+    refit_layout_release(destination);
+}
+
 /* Names, types and shapes are in the digest: equal boxes of other tensors are other edges. */
 static void other_tensors_are_other_edges(void **state)
 {
@@ -578,6 +599,7 @@ int main(void)
         cmocka_unit_test(replicas_of_the_trainer_are_one_group),
         cmocka_unit_test(replicated_destinations_get_each_byte_once),
         cmocka_unit_test(pods_of_a_replica_share_what_is_replicated),
+        cmocka_unit_test(receivers_that_count_other_tensors_share_edges),
         cmocka_unit_test(other_tensors_are_other_edges),
         cmocka_unit_test(partial_overlaps_are_cut),
         cmocka_unit_test(batches_grow_with_what_is_held),
