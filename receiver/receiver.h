@@ -56,6 +56,7 @@ struct refit_request {
     int64_t deadline_ms;                  /* 0: the default */
     char body_digest[REFIT_SHA256_HEX_MAX]; /* of the canonical request: same identity with another body is refused */
     struct refit_fleet *fleet;            /* NULL: this replica alone; a session retains it */
+    uint32_t first_rank, rank_count;      /* the ranks that the lead takes this refitd for; count 0: it did not say */
 };
 
 enum refit_phase {

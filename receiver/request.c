@@ -96,6 +96,25 @@ static enum refit_status check_deadline(const struct refit_receiver_config *conf
                       config->deadline_max_ms, request->deadline_ms);
 }
 
+/* A lead that takes us for other ranks would plan other edges. */
+static enum refit_status check_ranks(const struct refit_receiver_config *config, const struct refit_request *request,
+                                     struct refit_error *err)
+{
+    const struct refit_bank_config *bank = &config->bank;
+    if (request->rank_count == 0 || (request->first_rank == bank->first_rank && request->rank_count == bank->ranks))
+        return REFIT_OK;
+    return refit_fail(err, REFIT_INVALID, "refit: 'ranks' names %" PRIu32 " from %" PRIu32 " on, held here are %" PRIu32
+                      " from %" PRIu32 " on; ask for the host again", request->rank_count, request->first_rank,
+                      bank->ranks, bank->first_rank);
+}
+
+static enum refit_status check_fleet(const struct refit_request *request, struct refit_error *err)
+{
+    if (request->fleet && request->checkpoint[0] != '\0')
+        return refit_fail(err, REFIT_INVALID, "refit from a checkpoint: it has no 'fleet'");
+    return REFIT_OK;
+}
+
 static enum refit_status check_source_kind(const struct refit_receiver_config *config, struct refit_request *request,
                                            struct refit_error *err)
 {
@@ -121,6 +140,10 @@ enum refit_status refit_request_check(const struct refit_receiver_config *config
         status = check_digest(out->digest, "digest", err);
     if (status == REFIT_OK)
         status = check_deadline(config, out, err);
+    if (status == REFIT_OK)
+        status = check_ranks(config, out, err);
+    if (status == REFIT_OK)
+        status = check_fleet(out, err);
     if (status == REFIT_OK)
         status = check_source_kind(config, out, err);
     return status;

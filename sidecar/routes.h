@@ -59,6 +59,10 @@ void refit_handle_layout(const struct refit_call *call, struct refit_reply *repl
 void refit_handle_host(const struct refit_call *call, struct refit_reply *reply);
 void refit_handle_plan(const struct refit_call *call, struct refit_reply *reply);
 void refit_handle_begin(const struct refit_call *call, struct refit_reply *reply);
+void refit_handle_holders(const struct refit_call *call, struct refit_reply *reply);
+void refit_handle_serve(const struct refit_call *call, struct refit_reply *reply);
+void refit_handle_serves(const struct refit_call *call, struct refit_reply *reply);
+void refit_handle_serve_end(const struct refit_call *call, struct refit_reply *reply);
 void refit_handle_latest(const struct refit_call *call, struct refit_reply *reply);
 void refit_handle_commit(const struct refit_call *call, struct refit_reply *reply);
 void refit_handle_abort(const struct refit_call *call, struct refit_reply *reply);
