@@ -10,6 +10,7 @@
 
 #include "layouts/plan.h"
 #include "plan_oracle.h"
+#include "plan_texts.h"
 #include "random_layout.h"
 
 #define RANKS_MAX 12
@@ -92,17 +93,6 @@ static uint8_t *random_mask(struct random *r, const struct refit_layout *destina
         wanted[id] = random_below(r, of) == 0;
     }
     return wanted;
-}
-
-static struct refit_layout *parse(const char *text)
-{
-    struct refit_layout *layout = NULL;
-    struct refit_error err = {.text = ""};
-    if (refit_layout_parse(text, strlen(text), "a test layout", &layout, &err) != REFIT_OK) {
-        print_error("%s\n", err.text);
-        fail();
-    }
-    return layout;
 }
 
 /* ---- applying a plan ---- */
