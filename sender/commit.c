@@ -30,7 +30,7 @@ static enum refit_verdict wait_verdict_for(struct refit_replica *replica, int64_
         replica->staged_ns = refit_clock_ns();
         pthread_cond_broadcast(&lead->changed);
     }
-    while (replica->verdict == REFIT_VERDICT_NONE && !late)
+    while (replica->verdict == REFIT_VERDICT_NONE && !(lead->course.asks && !replica->confirmed) && !late)
         late = pthread_cond_timedwait(&lead->changed, &lead->lock, &until) != 0;
     enum refit_verdict verdict = replica->verdict;
     pthread_mutex_unlock(&lead->lock);
@@ -44,6 +44,14 @@ static enum refit_status agree(const struct refit_replica *replica, struct refit
     enum refit_status status = refit_agree_one(replica, err);
     pthread_mutex_unlock(&replica->lead->lock);
     return status;
+}
+
+static void confirm(struct refit_replica *replica)
+{
+    pthread_mutex_lock(&replica->lead->lock);
+    replica->confirmed |= replica->lead->course.asks;
+    pthread_cond_broadcast(&replica->lead->changed);
+    pthread_mutex_unlock(&replica->lead->lock);
 }
 
 enum refit_status refit_follower_wait_verdict(struct refit_replica *replica, struct refit_error *err)
@@ -61,6 +69,8 @@ enum refit_status refit_follower_wait_verdict(struct refit_replica *replica, str
         enum refit_status status = refit_follower_look(replica, -1, 0, &silent_since_ns, &state, err);
         if (status != REFIT_OK)
             return status;
+        if (silent_since_ns == 0)
+            confirm(replica);
     }
 }
 

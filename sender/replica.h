@@ -57,6 +57,7 @@ struct refit_replica {
     /* Under the lead's lock: */
     enum refit_replica_stage stage;
     int64_t staged_ns; /* when it came to the barrier */
+    bool confirmed;    /* it was still staged when the course asked */
     enum refit_verdict verdict;
     struct refit_error verdict_error;
     enum refit_seal seal;

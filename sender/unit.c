@@ -251,15 +251,30 @@ static bool agree(struct refit_lead *lead)
     return false;
 }
 
+/* Where others rely on one that is staged, its word must be fresh: it may have died while it waited for them. */
+static size_t count_confirmed(struct refit_lead *lead, size_t until)
+{
+    size_t confirmed = 0;
+    lead->course.asks = true;
+    for (size_t i = 0; i < until; i++) {
+        const struct refit_unit *unit = &lead->units[i];
+        bool all = unit->state == REFIT_UNIT_STAGED;
+        for (size_t k = 0; k < unit->pod_count; k++)
+            all = all && unit->pods[k]->confirmed;
+        confirmed += all;
+    }
+    return confirmed;
+}
+
 static void open_gate(struct refit_lead *lead)
 {
     if (agree(lead))
         lead->course.phase = REFIT_COURSE_OPEN;
 }
 
-static int64_t wait_for(struct refit_lead *lead, size_t wanted, const struct counts *counts)
+static int64_t wait_each(struct refit_lead *lead, const struct counts *counts)
 {
-    int64_t at_ns = opens_ns(lead, wanted, counts);
+    int64_t at_ns = opens_ns(lead, 1, counts);
     if (at_ns > refit_clock_ns())
         return at_ns;
     open_gate(lead);
@@ -270,7 +285,7 @@ static int64_t wait_all(struct refit_lead *lead, const struct counts *counts)
 {
     if (counts->failed)
         call_off_for(lead, "policy all: none commits unless all do");
-    else if (!counts->gathering)
+    else if (!counts->gathering && count_confirmed(lead, lead->unit_count) == lead->unit_count)
         open_gate(lead);
     return INT64_MAX;
 }
@@ -278,9 +293,15 @@ static int64_t wait_all(struct refit_lead *lead, const struct counts *counts)
 static int64_t wait_quorum(struct refit_lead *lead, const struct counts *counts)
 {
     size_t wanted = lead->publish.policy.count;
-    if (counts->staged + counts->gathering >= wanted)
-        return wait_for(lead, wanted, counts);
-    call_off_for(lead, "the policy's quorum can't be reached");
+    if (counts->staged + counts->gathering < wanted) {
+        call_off_for(lead, "the policy's quorum can't be reached");
+        return INT64_MAX;
+    }
+    int64_t at_ns = opens_ns(lead, wanted, counts);
+    if (at_ns > refit_clock_ns())
+        return at_ns;
+    if (count_confirmed(lead, lead->unit_count) >= wanted)
+        open_gate(lead);
     return INT64_MAX;
 }
 
@@ -290,7 +311,7 @@ static int64_t wait_canaries(struct refit_lead *lead)
     struct counts counts = count_units(lead, 0, canaries);
     if (counts.failed)
         call_off_for(lead, "a canary failed");
-    else if (counts.staged == canaries && agree(lead)) {
+    else if (counts.staged == canaries && count_confirmed(lead, canaries) == canaries && agree(lead)) {
         lead->course.phase = REFIT_COURSE_CANARIES;
         for (size_t i = 0; i < canaries; i++)
             release_unit(lead, &lead->units[i]);
@@ -359,7 +380,7 @@ static int64_t wait_by_policy(struct refit_lead *lead)
     case REFIT_POLICY_CANARY:
     case REFIT_POLICY_EACH: break;
     }
-    return wait_for(lead, 1, &counts);
+    return wait_each(lead, &counts);
 }
 
 /* A sender that is closed leaves nobody halfway: what may still go back does. */

@@ -49,6 +49,7 @@ enum refit_course_phase {
 };
 struct refit_course {
     enum refit_course_phase phase;
+    bool asks; /* those that are staged are to look once more whether they are, before others rely on it */
     int64_t trial_ends_ns;
     struct refit_error why; /* OFF */
     bool takes_back;        /* OFF: also those that are committed, for they were on trial */

@@ -2,21 +2,26 @@
  *
  * A trainer rank whose weights are the pattern of a version (pattern.h). Publishes the versions it is told, one after the other.
  *
- *   publisher LAYOUT RANK RANKS LEAD VERSIONS(comma separated) [option...] URL...
+ *   publisher LAYOUT RANK RANKS LEAD VERSIONS(comma separated) [option...] MEMBER...
  *
  *   transport=tcp|local   deadline=MS   heap (ordinary memory, not shareable)   check (check_source)
  *   scribble (overwrites its weights with the next version's while a publish runs)   name=TEXT   takeover
  *   overwrite (on SIGUSR1, overwrites its weights with the next version's once, and prints "overwritten")
+ *   policy=WORDS   strategy=WORD   stage (stage_only)   stay (does not end by itself)
+ *   gate=PATH (publishes version V once PATH.V is there)
  *
  * One line per publish: "ok VERSION DIGEST BYTES_NEEDED BYTES_MOVED WIRE_BYTES COPIED TRANSPORT" for the first replica, or
- * "failed VERSION STATUS TEXT", then one line "replica URL OUTCOME TEXT" each. Status 0 when all were ok.
+ * "failed VERSION STATUS TEXT", then one line "replica URL OUTCOME TEXT" each, and
+ * "fleet OUTCOME EPOCH SENT EXCESS SAVED relayed|direct". Status 0 when all were ok.
  */
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/io.h"
 #include "refit/sender.h"
@@ -28,7 +33,8 @@ struct publisher {
     uint8_t *memory;
     struct refit_sender_buffer *buffers;
     size_t count;
-    bool heap, check, scribble, overwrite;
+    bool heap, check, scribble, overwrite, stage, stay;
+    const char *policy, *strategy, *gate;
     int64_t deadline_ms;
     struct refit_sender_config config;
     _Atomic uint64_t version; /* of the last publish; other threads write what follows it */
@@ -52,13 +58,29 @@ static bool read_option(struct publisher *p, char *option)
     p->scribble |= strcmp(option, "scribble") == 0;
     p->overwrite |= strcmp(option, "overwrite") == 0;
     p->config.takeover |= strcmp(option, "takeover") == 0;
+    p->stage |= strcmp(option, "stage") == 0;
+    p->stay |= strcmp(option, "stay") == 0;
+    if (strncmp(option, "policy=", 7) == 0)
+        p->policy = option + 7;
+    if (strncmp(option, "strategy=", 9) == 0)
+        p->strategy = option + 9;
+    if (strncmp(option, "gate=", 5) == 0)
+        p->gate = option + 5;
     if (strncmp(option, "transport=", 10) == 0)
         p->config.transport = option + 10;
     if (strncmp(option, "deadline=", 9) == 0)
         p->deadline_ms = atoll(option + 9);
     if (strncmp(option, "name=", 5) == 0)
         p->config.name = option + 5;
-    return strncmp(option, "http://", 7) != 0;
+    return strncmp(option, "http://", 7) != 0 && strncmp(option, "file:", 5) != 0 && strncmp(option, "dns:", 4) != 0;
+}
+
+static void wait_for_gate(const struct publisher *p, uint64_t version)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s.%llu", p->gate ? p->gate : "", (unsigned long long)version);
+    while (p->gate && access(path, F_OK) != 0)
+        poll(NULL, 0, 10);
 }
 
 static void *scribble(void *context)
@@ -111,7 +133,8 @@ static int publish(struct publisher *p, struct refit_sender *sender, uint64_t ve
     char label[32];
     pthread_t thread;
     snprintf(label, sizeof label, "step-%llu", (unsigned long long)version);
-    struct refit_publish request = {.version = version, .label = label, .deadline_ms = p->deadline_ms, .check_source = p->check};
+    struct refit_publish request = {.version = version, .label = label, .deadline_ms = p->deadline_ms, .check_source = p->check,
+                                    .policy = p->policy, .strategy = p->strategy, .stage_only = p->stage};
     p->version = version;
     pattern_fill(p->layout, p->rank, p->memory, version);
     atomic_store(&p->stop, false);
@@ -131,6 +154,11 @@ static int publish(struct publisher *p, struct refit_sender *sender, uint64_t ve
     for (size_t i = 0; i < report.replica_count; i++)
         printf("replica %s %s %s\n", report.replicas[i].url, refit_outcome_name(report.replicas[i].outcome),
                report.replicas[i].outcome == REFIT_OUTCOME_COMMITTED ? "" : report.replicas[i].error.text);
+    if (first)
+        printf("fleet %s %llu %llu %llu %llu %s\n", refit_fleet_outcome_name(report.outcome),
+               (unsigned long long)report.membership_epoch, (unsigned long long)report.bytes_sent,
+               (unsigned long long)report.bytes_excess, (unsigned long long)report.bytes_saved,
+               report.relayed ? "relayed" : "direct");
     fflush(stdout);
     return status == REFIT_OK ? 0 : 1;
 }
@@ -182,8 +210,12 @@ int main(int argc, char **argv)
     int rc = register_all(&p, sender, text, len, &err);
     if (rc != 0)
         printf("failed 0 %s %s\n", refit_status_name(err.status), err.text);
-    for (char *at = argv[5]; rc == 0 && at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
+    for (char *at = argv[5]; rc == 0 && at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+        wait_for_gate(&p, strtoull(at, NULL, 10));
         rc |= publish(&p, sender, strtoull(at, NULL, 10));
+    }
+    while (p.stay)
+        pause();
     end_overwriter(&p);
     refit_sender_close(sender);
     release_buffers(&p);
