@@ -13,6 +13,9 @@ struct rollback {
     const char *kv;
     uint64_t version;
     bool quarantine, fleet;
+    /* fleet: */
+    bool *there;                       /* by URL: it serves that version already, and is only to hold */
+    char left[REFIT_SHA256_HEX_MAX];   /* the digest of the newest version served */
 };
 
 static void show(void *context, const char *url, const json_t *answer)
@@ -78,6 +81,21 @@ static uint64_t common_version(const struct refit_cli_answer *answers, size_t co
     return best;
 }
 
+/* Who is there already, and what the others leave behind. */
+static bool note_places(struct rollback *options, const struct refit_cli_answer *answers, size_t count)
+{
+    uint64_t newest = newest_active(answers, count);
+    options->there = calloc(count, sizeof *options->there);
+    for (size_t i = 0; options->there && i < count; i++) {
+        const json_t *active = json_object_get(answers[i].body, "active");
+        const char *digest = json_string_value(json_object_get(active, "digest"));
+        options->there[i] = version_of(active) == options->version;
+        if (version_of(active) == newest && digest)
+            snprintf(options->left, sizeof options->left, "%s", digest);
+    }
+    return options->there != NULL;
+}
+
 static void complain(const struct refit_cli_targets *targets, const struct refit_cli_answer *answers)
 {
     for (size_t i = 0; i < targets->urls.count; i++)
@@ -86,7 +104,7 @@ static void complain(const struct refit_cli_targets *targets, const struct refit
 }
 
 /* Before anything changes: is there one version that all can go back to? */
-static int find_version(const struct refit_cli_targets *targets, uint64_t *version)
+static int find_version(const struct refit_cli_targets *targets, struct rollback *options)
 {
     size_t count = targets->urls.count, known = 0;
     struct refit_cli_call call = {.method = REFIT_HTTP_GET, .path = "/v1/weights", .timeout_ms = REFIT_CLI_TIMEOUT_MS};
@@ -98,11 +116,12 @@ static int find_version(const struct refit_cli_targets *targets, uint64_t *versi
         complain(targets, answers);
         fprintf(stderr, "refit rollback: nothing was changed: %zu of %zu members did not answer\n", count - known, count);
     } else if (answers) {
-        bool asked = *version != 0;
+        bool asked = options->version != 0;
         if (!asked)
-            *version = common_version(answers, count);
-        rc = *version && all_have(answers, count, *version) ? REFIT_EXIT_PARSED : REFIT_EXIT_FAILED;
-        if (rc != REFIT_EXIT_PARSED)
+            options->version = common_version(answers, count);
+        if (all_have(answers, count, options->version))
+            rc = note_places(options, answers, count) ? REFIT_EXIT_PARSED : REFIT_EXIT_FAILED;
+        else
             fprintf(stderr, "refit rollback: nothing was changed: %s\n",
                     asked ? "not every member has that version" : "no older version is at every member; 'refit status' shows which are");
     }
@@ -112,11 +131,11 @@ static int find_version(const struct refit_cli_targets *targets, uint64_t *versi
 
 /* ---- the command ---- */
 
-static json_t *rollback_body(const struct rollback *options, uint64_t version)
+static json_t *rollback_body(const struct rollback *options)
 {
     json_t *body = json_object();
-    if (version)
-        json_object_set_new(body, "version", refit_json_u64(version));
+    if (options->version)
+        json_object_set_new(body, "version", refit_json_u64(options->version));
     if (options->kv)
         json_object_set_new(body, "kv", json_string(options->kv));
     if (options->quarantine)
@@ -124,37 +143,72 @@ static json_t *rollback_body(const struct rollback *options, uint64_t version)
     return body;
 }
 
-/* Of a replica that spans pods the one with rank 0 goes first: it names the version of the next step. */
-static int roll_back_in_turn(const struct refit_cli_targets *targets, json_t *body)
+static void show_held(void *context, const char *url, const json_t *answer)
 {
-    int worst = REFIT_EXIT_OK;
-    size_t done = 0;
-    for (size_t turn = 0; turn < REFIT_MEMBER_PODS_MAX; turn++) {
-        struct refit_cli_list urls = {0};
-        for (size_t i = 0; i < targets->membership.count; i++)
-            if (turn < targets->membership.members[i].count &&
-                !refit_cli_list_append(&urls, targets->membership.members[i].urls[turn]))
-                worst = REFIT_EXIT_FAILED;
-        if (urls.count == 0)
-            break;
-        int rc = refit_cli_each("rollback", &urls, REFIT_HTTP_POST, "/rollback", body, show, NULL);
-        done += rc != REFIT_EXIT_FAILED;
-        worst = rc != REFIT_EXIT_OK ? rc : worst;
-        refit_cli_list_release(&urls);
-    }
-    return worst == REFIT_EXIT_FAILED && done ? REFIT_EXIT_PARTLY : worst;
+    (void)answer;
+    printf("%s: serves version %llu already; newer versions are held off until 'refit release'\n", url,
+           (unsigned long long)((const struct rollback *)context)->version);
 }
 
-static int roll_back(const struct refit_cli_targets *targets, const struct rollback *options)
+static void show_nothing(void *context, const char *url, const json_t *answer)
 {
-    uint64_t version = options->version;
-    int rc = options->fleet ? find_version(targets, &version) : REFIT_EXIT_PARSED;
+    (void)context;
+    (void)url;
+    (void)answer;
+}
+
+/* Those that serve it already refuse what the others leave behind, too. */
+static int hold(const struct refit_cli_list *urls, struct rollback *options)
+{
+    json_t *empty = json_object(), *digest = json_pack("{s:s, s:b}", "digest", options->left, "on", 1);
+    int rc = refit_cli_each("rollback", urls, REFIT_HTTP_POST, "/v1/hold", empty, show_held, options);
+    if (rc == REFIT_EXIT_OK && options->quarantine)
+        rc = refit_cli_each("rollback", urls, REFIT_HTTP_POST, "/v1/quarantine", digest, show_nothing, NULL);
+    json_decref(empty);
+    json_decref(digest);
+    return rc;
+}
+
+/* What the turns come to. */
+struct turns {
+    bool done, failed;
+};
+
+static void add_turn(struct turns *turns, int rc)
+{
+    turns->done |= rc != REFIT_EXIT_FAILED;
+    turns->failed |= rc != REFIT_EXIT_OK;
+}
+
+/* The pods that stand `turn`-th in their replicas. */
+static void take_turn(const struct refit_cli_targets *targets, struct rollback *options, size_t turn, struct turns *turns)
+{
+    struct refit_cli_list go = {0}, stay = {0};
+    json_t *body = rollback_body(options);
+    for (size_t i = 0, at = 0; i < targets->membership.count; at += targets->membership.members[i++].count)
+        if (turn < targets->membership.members[i].count) {
+            bool there = options->there && options->there[at + turn];
+            turns->failed |= !refit_cli_list_append(there ? &stay : &go, targets->urls.items[at + turn]);
+        }
+    if (go.count)
+        add_turn(turns, refit_cli_each("rollback", &go, REFIT_HTTP_POST, "/rollback", body, show, NULL));
+    if (stay.count)
+        add_turn(turns, hold(&stay, options));
+    refit_cli_list_release(&go);
+    refit_cli_list_release(&stay);
+    json_decref(body);
+}
+
+/* Of a replica that spans pods the one with rank 0 goes first: it names the version of the next step. */
+static int roll_back(const struct refit_cli_targets *targets, struct rollback *options)
+{
+    struct turns turns = {0};
+    int rc = options->fleet ? find_version(targets, options) : REFIT_EXIT_PARSED;
     if (rc != REFIT_EXIT_PARSED)
         return rc;
-    json_t *body = rollback_body(options, version);
-    rc = roll_back_in_turn(targets, body);
-    json_decref(body);
-    return rc;
+    for (size_t turn = 0; turn < REFIT_MEMBER_PODS_MAX; turn++)
+        take_turn(targets, options, turn, &turns);
+    return !turns.failed ? REFIT_EXIT_OK : turns.done ? REFIT_EXIT_PARTLY : REFIT_EXIT_FAILED;
 }
 
 static int run(const struct refit_cli_command *self, int argc, char **argv)
@@ -176,6 +230,7 @@ static int run(const struct refit_cli_command *self, int argc, char **argv)
         rc = roll_back(&targets, &rollback);
         refit_cli_targets_release(&targets);
     }
+    free(rollback.there);
     refit_cli_list_release(&rollback.words);
     refit_cli_list_release(&rollback.to);
     return rc;
