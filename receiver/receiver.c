@@ -188,6 +188,7 @@ void refit_receiver_close(struct refit_receiver *receiver)
     for (uint32_t i = 0; i < receiver->session_count; i++)
         refit_session_release(receiver->sessions[i]);
     refit_plans_clear(&receiver->plans);
+    refit_kept_clear(&receiver->kept);
     refit_sources_clear(&receiver->sources);
     pthread_cond_destroy(&receiver->changed);
     pthread_mutex_destroy(&receiver->lock);

@@ -56,6 +56,9 @@ struct refit_request {
     int64_t deadline_ms;                  /* 0: the default */
     char body_digest[REFIT_SHA256_HEX_MAX]; /* of the canonical request: same identity with another body is refused */
     struct refit_fleet *fleet;            /* NULL: this replica alone; a session retains it */
+    uint64_t unchanged_since;             /* 0: nothing is said to be unchanged since a version */
+    json_t *unchanged;                    /* the names of what is (layouts/wanted.h); a session retains it */
+    char resume[REFIT_REFIT_ID_MAX];      /* a refit that broke off, whose landed bytes are this one's; empty: none */
     uint32_t first_rank, rank_count;      /* the ranks that the lead takes this refitd for; count 0: it did not say */
 };
 
@@ -72,7 +75,7 @@ struct refit_supplied {
     uint64_t domain_bytes; /* members in this member's domain */
     uint64_t fleet_bytes;  /* members in other domains */
     uint64_t excess_bytes; /* of origin_bytes: it was another member's turn, which failed */
-    uint64_t kept_bytes;   /* taken from the slot that held them already */
+    uint64_t kept_bytes;   /* not moved: unchanged, or landed before an earlier attempt broke off */
 };
 
 enum refit_holder_condition {
@@ -161,6 +164,7 @@ REFIT_MUST_CHECK enum refit_status refit_receiver_plan(struct refit_receiver *re
 struct refit_ticket {
     char id[REFIT_REFIT_ID_MAX];
     bool existing;
+    bool unchanged; /* what the request says is unchanged is taken from here: both sides plan without it */
     uint8_t token[REFIT_TOKEN_BYTES];
     json_t *card; /* new; NULL for a checkpoint */
 };

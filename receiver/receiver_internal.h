@@ -9,6 +9,7 @@
 
 #include <pthread.h>
 
+#include "receiver/kept.h"
 #include "receiver/leads.h"
 #include "receiver/plans.h"
 #include "receiver/quarantine.h"
@@ -50,6 +51,7 @@ struct refit_receiver {
     char covered[REFIT_SHA256_HEX_MAX]; /* digest of the layout whose coverage is proved */
 
     struct refit_filling filling;
+    struct refit_kept kept;
     struct refit_serves serves;
 
     bool closing;

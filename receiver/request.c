@@ -31,6 +31,7 @@ static enum refit_status check_texts(const struct refit_request *in, struct refi
         {in->digest, sizeof in->digest, "digest"},
         {in->kv, sizeof in->kv, "kv"},
         {in->body_digest, sizeof in->body_digest, "body_digest"},
+        {in->resume, sizeof in->resume, "resume"},
     };
     for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
         enum refit_status status = check_text(members[i].text, members[i].max, members[i].member, err);
@@ -110,8 +111,10 @@ static enum refit_status check_ranks(const struct refit_receiver_config *config,
 
 static enum refit_status check_fleet(const struct refit_request *request, struct refit_error *err)
 {
-    if (request->fleet && request->checkpoint[0] != '\0')
-        return refit_fail(err, REFIT_INVALID, "refit from a checkpoint: it has no 'fleet'");
+    if (request->checkpoint[0] != '\0' && (request->fleet || request->unchanged_since || request->resume[0]))
+        return refit_fail(err, REFIT_INVALID, "refit from a checkpoint: it has no 'fleet', 'unchanged' or 'resume'");
+    if (request->unchanged_since != 0 && !json_is_array(request->unchanged))
+        return refit_fail(err, REFIT_INVALID, "refit: 'unchanged' must name 'tensors'");
     return REFIT_OK;
 }
 

@@ -59,6 +59,7 @@ struct refit_session *refit_session_create(struct refit_receiver *receiver, cons
     session->receiver = receiver;
     session->request = *request;
     refit_fleet_retain(request->fleet);
+    json_incref(request->unchanged);
     session->source = source ? refit_layout_retain(source) : NULL;
     session->deadline = refit_deadline_in_ms(request->deadline_ms);
     session->phase = REFIT_PHASE_REQUESTED;
@@ -82,6 +83,7 @@ void refit_session_release(struct refit_session *session)
         return;
     refit_layout_release(session->source);
     refit_fleet_release(session->request.fleet);
+    json_decref(session->request.unchanged);
     free(session);
 }
 

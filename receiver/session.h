@@ -21,6 +21,7 @@ struct refit_session {
     struct refit_request request;
     char id[REFIT_REFIT_ID_MAX];
     uint8_t token[REFIT_TOKEN_BYTES];
+    bool keeps;                      /* takes request.unchanged from the version that is served */
     struct refit_layout *source;     /* owned; NULL: the checkpoint's, opened by the thread */
     struct refit_deadline deadline;
     bool has_predecessor;

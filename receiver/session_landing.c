@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "receiver/session_landing.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #include "memory/ops.h"
@@ -89,7 +90,7 @@ static enum refit_status make_landing(struct refit_landing *landing, struct refi
     for (size_t i = 0; i < count; i++)
         batches += edges[i].batches;
     enum refit_status status = refit_inbox_create(batches, &landing->inbox, err);
-    if (status == REFIT_OK)
+    if (status == REFIT_OK && !landing->landed)
         status = refit_landed_create(landing->config.plan, &landing->landed, err);
     return status;
 }
@@ -102,6 +103,61 @@ static enum refit_status fill(struct refit_landing *landing, struct refit_error 
     enum refit_status status = REFIT_OK;
     for (uint32_t rank = 0; rank < count && status == REFIT_OK; rank++)
         status = refit_memory_fill(arenas[rank], refit_plan_destination(plan), first + rank, err);
+    return status;
+}
+
+/* --- what is here already ---------------------------------------------------------------------------------------- */
+
+static bool go_on(void *session)
+{
+    return !atomic_load_explicit(&((struct refit_session *)session)->cancel, memory_order_relaxed);
+}
+
+static enum refit_status copy_from(struct refit_landing *landing, uint32_t slot, struct refit_error *err)
+{
+    struct refit_session *session = landing->config.session;
+    struct refit_receiver *receiver = session->receiver;
+    const struct refit_plan *plan = landing->config.plan;
+    uint64_t bytes = 0;
+    refit_receiver_lock(receiver);
+    const struct refit_tally *known = refit_kept_tally(&receiver->kept, slot, session->request.unchanged_since);
+    refit_receiver_unlock(receiver);
+    if (!known)
+        return refit_fail(err, REFIT_CONFLICT, "the digests of version %" PRIu64 " are not known any more; publish again",
+                          session->request.unchanged_since);
+    struct refit_keep keep = {
+        .destination = refit_plan_destination(plan),
+        .first_rank = refit_plan_first_rank(plan),
+        .rank_count = refit_plan_rank_count(plan),
+        .mask = landing->config.mask,
+        .from = refit_bank_arenas(receiver->bank, slot),
+        .to = arenas_of(landing),
+        .known = known,
+        .tally = landing->config.tally,
+        .go_on = go_on,
+        .context = session,
+    };
+    enum refit_status status = refit_kept_copy(&keep, &bytes, err);
+    refit_receiver_lock(receiver);
+    session->supplied.kept_bytes = session->bytes_done = bytes;
+    session->bytes_due += bytes;
+    refit_receiver_unlock(receiver);
+    return status;
+}
+
+/* Pinned meanwhile: a rollback may retire it. */
+static enum refit_status keep_unchanged(struct refit_landing *landing, struct refit_error *err)
+{
+    struct refit_session *session = landing->config.session;
+    uint32_t slot;
+    if (!landing->config.mask)
+        return REFIT_OK;
+    enum refit_status status =
+        refit_bank_pin(session->receiver->bank, session->request.unchanged_since, &slot, err);
+    if (status != REFIT_OK)
+        return refit_error_prefix(err, status, "taking over what is unchanged");
+    status = copy_from(landing, slot, err);
+    refit_bank_unpin(session->receiver->bank, slot);
     return status;
 }
 
@@ -181,6 +237,8 @@ enum refit_status refit_landing_open(struct refit_landing *landing, const struct
     if (status == REFIT_OK)
         status = fill(landing, err);
     if (status == REFIT_OK)
+        status = keep_unchanged(landing, err);
+    if (status == REFIT_OK)
         status = start_relay(landing, err);
     if (status == REFIT_OK)
         offer(landing);
@@ -193,6 +251,7 @@ enum refit_status refit_landing_run(struct refit_landing *landing, struct refit_
         .session = landing->config.session,
         .plan = landing->config.plan,
         .fleet = landing->config.session->request.fleet,
+        .landed = landing->landed,
         .inbox = landing->inbox,
         .paths = landing->paths,
     };
@@ -217,12 +276,12 @@ bool refit_landing_serves(const struct refit_landing *landing)
 
 void refit_landing_leave(struct refit_landing *landing)
 {
-    if (!landing->config.session)
-        return;
-    refit_landing_close(landing);
-    refit_landing_withdraw(landing);
-    show_relay(landing, NULL);
-    refit_relay_stop(landing->relay);
+    if (landing->config.session) {
+        refit_landing_close(landing);
+        refit_landing_withdraw(landing);
+        show_relay(landing, NULL);
+        refit_relay_stop(landing->relay);
+    }
     refit_landed_release(landing->landed);
     landing->relay = NULL;
     landing->landed = NULL;

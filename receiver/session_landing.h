@@ -16,18 +16,19 @@ struct refit_landing_config {
     struct refit_tally *tally;
     struct refit_checkpoint *checkpoint; /* NULL: holders dial */
     struct refit_plan *source_plan;      /* of the checkpoint */
+    const uint8_t *mask;                 /* tensors that are moved; the others are copied from the served slot. NULL: all */
 };
 
 struct refit_landing {
     struct refit_landing_config config; /* session NULL: never opened */
-    struct refit_landed *landed;
+    struct refit_landed *landed; /* set before open: what landed before */
     struct refit_inbox *inbox;
     struct refit_path path[REFIT_PATHS_MAX];
     size_t paths;
     struct refit_relay *relay; /* NULL: no other members */
 };
 
-/* Opens the endpoints, fills what is constant, starts to serve others. Zeroed before; leave also after a failure. */
+/* Opens the endpoints, fills what is constant, starts to serve others. Zeroed before but for `landed`; leave also after a failure. */
 REFIT_MUST_CHECK enum refit_status refit_landing_open(struct refit_landing *landing,
                                                       const struct refit_landing_config *config,
                                                       struct refit_error *err);

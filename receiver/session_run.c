@@ -5,11 +5,13 @@
  */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
 #include "base/thread.h"
 #include "checkpoint/checkpoint.h"
+#include "layouts/wanted.h"
 #include "memory/ops.h"
 #include "receiver/receiver_internal.h"
 #include "receiver/request.h"
@@ -25,6 +27,7 @@ struct work {
     struct refit_plan *plan;                   /* owned */
     struct refit_plan *source_plan;            /* owned; of a checkpoint */
     struct refit_tally *tally;                 /* owned */
+    uint8_t *mask;                             /* owned; of the tensors that are moved. NULL: all */
     uint32_t slot;                             /* REFIT_SLOT_NONE: none taken */
     struct refit_landing landing;
 };
@@ -55,10 +58,24 @@ static enum refit_status find_layouts(struct work *work, struct refit_error *err
     return REFIT_OK;
 }
 
+/* Not cached: the next publish has other unchanged tensors, or a version in between. */
+static enum refit_status plan_without_unchanged(struct work *work, struct refit_error *err)
+{
+    const struct refit_bank_config *bank = &work->receiver->config.bank;
+    enum refit_status status =
+        refit_wanted_without(work->destination, work->session->request.unchanged, &work->mask, err);
+    const struct refit_plan_scope scope = {.side = REFIT_DESTINATION, .rank = REFIT_ALL_RANKS,
+                                           .first_rank = bank->first_rank, .rank_count = bank->ranks,
+                                           .wanted = work->mask};
+    return status == REFIT_OK ? refit_plan_build(work->source, work->destination, scope, &work->plan, err) : status;
+}
+
 static enum refit_status make_plans(struct work *work, struct refit_error *err)
 {
     enum refit_status status = refit_receiver_prove(work->receiver, work->destination, err);
-    if (status == REFIT_OK)
+    if (status == REFIT_OK && work->session->keeps)
+        status = plan_without_unchanged(work, err);
+    else if (status == REFIT_OK)
         status = refit_receiver_plan_for(work->receiver, work->source, work->destination, &work->plan, err);
     if (status == REFIT_OK && work->checkpoint)
         status = refit_plan_build(work->source, work->destination,
@@ -156,9 +173,22 @@ static enum refit_status take_slot(struct work *work, struct refit_error *err)
     uint32_t slot = REFIT_SLOT_NONE;
     enum refit_status status = refit_bank_begin(work->receiver->bank, session->deadline, &session->cancel, on_wait,
                                                 session, &slot, err);
-    if (status == REFIT_OK)
-        work->slot = slot;
-    return status;
+    if (status != REFIT_OK)
+        return status;
+    work->slot = slot;
+    const struct refit_request *request = &session->request;
+    struct refit_remains remains = {.version = 0};
+    refit_receiver_lock(work->receiver);
+    if (!work->mask && refit_kept_resume(&work->receiver->kept, request->resume, request->version, slot, work->plan,
+                                         &remains)) {
+        refit_tally_destroy(work->tally);
+        work->tally = remains.tally;
+        work->landing.landed = remains.landed;
+        refit_plan_release(remains.plan);
+    }
+    refit_kept_forget(&work->receiver->kept, slot);
+    refit_receiver_unlock(work->receiver);
+    return REFIT_OK;
 }
 
 static enum refit_status bring_in(struct work *work, struct refit_error *err)
@@ -178,6 +208,7 @@ static enum refit_status transfer(struct work *work, struct refit_error *err)
         .tally = work->tally,
         .checkpoint = work->checkpoint,
         .source_plan = work->source_plan,
+        .mask = work->mask,
     };
     enum refit_status status = refit_landing_open(&work->landing, &config, err);
     if (status == REFIT_OK)
@@ -268,9 +299,16 @@ static enum refit_status commit(struct work *work, struct refit_error *err)
     struct refit_session *session = work->session;
     enum refit_status status = refit_bank_commit(work->receiver->bank, work->slot, session->id, session->request.kv,
                                                  session->deadline, err);
-    if (status == REFIT_OK)
-        work->slot = REFIT_SLOT_NONE; /* it is the active one now */
-    return status;
+    if (status != REFIT_OK)
+        return status;
+    if (work->receiver->config.verify) {
+        refit_receiver_lock(work->receiver);
+        refit_kept_know(&work->receiver->kept, work->slot, session->request.version, work->tally);
+        refit_receiver_unlock(work->receiver);
+        work->tally = NULL;
+    }
+    work->slot = REFIT_SLOT_NONE; /* it is the active one now */
+    return REFIT_OK;
 }
 
 /* REFIT_PHASE_REQUESTED: the step itself decides what phase it is in. */
@@ -299,9 +337,29 @@ static enum refit_status run_steps(struct work *work, struct refit_error *err)
     return status;
 }
 
-/* Who reads the slot stops first, then it is given up. */
-static void give_back_slot(struct work *work)
+/* What has landed of a refit that broke off stays in the slot for the next attempt, until the slot is taken. Bytes that turned
+ * out wrong don't, nor those of a plan with a mask. */
+static void leave_remains(struct work *work, enum refit_status why)
 {
+    struct refit_landing *landing = &work->landing;
+    if (!landing->landed || work->checkpoint || work->mask || why == REFIT_OK || why == REFIT_CORRUPT)
+        return;
+    struct refit_remains remains = {.version = work->session->request.version, .slot = work->slot,
+                                    .plan = refit_plan_retain(work->plan),
+                                    .landed = refit_landed_retain(landing->landed), .tally = work->tally};
+    memcpy(remains.id, work->session->id, sizeof remains.id);
+    work->tally = NULL;
+    refit_receiver_lock(work->receiver);
+    refit_kept_leave(&work->receiver->kept, &remains);
+    refit_receiver_unlock(work->receiver);
+}
+
+/* Who reads the slot stops first, then it is given up. */
+static void give_back_slot(struct work *work, enum refit_status why)
+{
+    refit_landing_close(&work->landing);
+    if (work->slot != REFIT_SLOT_NONE)
+        leave_remains(work, why);
     refit_landing_leave(&work->landing);
     if (work->slot == REFIT_SLOT_NONE)
         return;
@@ -312,8 +370,9 @@ static void give_back_slot(struct work *work)
 
 static void give_back(struct work *work)
 {
-    give_back_slot(work);
+    give_back_slot(work, REFIT_OK);
     refit_tally_destroy(work->tally);
+    free(work->mask);
     refit_plan_release(work->source_plan);
     refit_plan_release(work->plan);
     refit_layout_release(work->source);
@@ -412,7 +471,7 @@ static void *session_thread(void *arg)
         pthread_join(session->predecessor, NULL);
     enum refit_status status = run_steps(&work, &error);
     if (status != REFIT_OK)
-        give_back_slot(&work);
+        give_back_slot(&work, status);
     finish(session, status, &error);
     if (status == REFIT_OK)
         linger(&work);

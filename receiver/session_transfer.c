@@ -119,6 +119,25 @@ static enum refit_status progress_init(struct progress *p, const struct refit_tr
     return status;
 }
 
+/* Of an earlier attempt that broke off. */
+static void skip_landed(struct progress *p)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < p->batches.total; i++) {
+        uint32_t within;
+        const struct refit_edge *edge = refit_batches_edge(&p->batches, i, &within);
+        if (!refit_landed_has(p->transfer->landed, edge, within))
+            continue;
+        p->batches.items[i].state = REFIT_BATCH_DONE;
+        p->batches.left--;
+        bytes += refit_batches_bytes(&p->batches, i);
+    }
+    struct refit_session *session = p->transfer->session;
+    refit_receiver_lock(session->receiver);
+    session->supplied.kept_bytes += bytes;
+    refit_receiver_unlock(session->receiver);
+}
+
 static void progress_release(struct progress *p)
 {
     refit_batches_release(&p->batches);
@@ -537,6 +556,7 @@ static enum refit_status check_origin(const struct progress *p, struct refit_err
 
 static enum refit_status run(struct progress *p, struct refit_error *err)
 {
+    skip_landed(p);
     sweep(p, true);
     while (p->batches.left > 0) {
         enum refit_status status = refit_session_check(p->transfer->session, err);

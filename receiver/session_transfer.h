@@ -12,6 +12,7 @@ struct refit_transfer {
     struct refit_session *session;
     const struct refit_plan *plan;
     const struct refit_fleet *fleet; /* NULL: none */
+    const struct refit_landed *landed; /* what had landed before is not asked for */
     struct refit_inbox *inbox;       /* of all paths */
     struct refit_path path[REFIT_PATHS_MAX];
     size_t paths;

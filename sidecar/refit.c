@@ -43,6 +43,7 @@ static enum refit_status read_texts(const struct refit_call *call, struct refit_
         {"transport", request->transport, sizeof request->transport},
         {"digest", request->digest, sizeof request->digest},
         {"kv", request->kv, sizeof request->kv},
+        {"resume", request->resume, sizeof request->resume},
     };
     for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
         enum refit_status status = refit_call_text(call, members[i].key, "refit", members[i].out, members[i].size, err);
@@ -100,6 +101,24 @@ static enum refit_status read_ranks(const struct refit_call *call, struct refit_
     return status;
 }
 
+static enum refit_status read_unchanged(const struct refit_call *call, struct refit_request *request,
+                                        struct refit_error *err)
+{
+    static const char *const known[] = {"since", "tensors", NULL};
+    const json_t *unchanged = json_object_get(call->json, "unchanged");
+    if (!unchanged)
+        return REFIT_OK;
+    if (!json_is_object(unchanged))
+        return refit_fail(err, REFIT_INVALID, "refit: \"unchanged\" must be an object");
+    enum refit_status status = refit_json_known(unchanged, "unchanged", known, err);
+    if (status == REFIT_OK)
+        status = refit_json_get_u64(unchanged, "since", "unchanged", &request->unchanged_since, err);
+    if (status == REFIT_OK && request->unchanged_since == 0)
+        status = refit_fail(err, REFIT_INVALID, "unchanged: \"since\" must be a version, 1 or more");
+    request->unchanged = json_object_get(unchanged, "tensors");
+    return status;
+}
+
 static enum refit_status read_fleet(const struct refit_call *call, struct refit_request *request,
                                     struct refit_error *err)
 {
@@ -112,7 +131,7 @@ static enum refit_status read_request(const struct refit_call *call, struct refi
 {
     static const char *const known[] = {"version",   "label",  "epoch", "publish_id",  "source", "checkpoint",
                                         "transport", "commit", "kv",    "deadline_ms", "digest", "ranks",
-                                        "fleet",     NULL};
+                                        "fleet",     "unchanged", "resume", NULL};
     enum refit_status status = refit_json_known(call->json, "refit", known, err);
     if (status == REFIT_OK)
         status = refit_json_get_u64(call->json, "version", "refit", &request->version, err);
@@ -126,6 +145,8 @@ static enum refit_status read_request(const struct refit_call *call, struct refi
         status = read_commit_mode(call, request, err);
     if (status == REFIT_OK)
         status = read_ranks(call, request, err);
+    if (status == REFIT_OK)
+        status = read_unchanged(call, request, err);
     if (status == REFIT_OK)
         status = read_fleet(call, request, err);
     if (status == REFIT_OK)
@@ -145,6 +166,8 @@ static void answer_ticket(const struct refit_call *call, struct refit_ticket *ti
     print_token(ticket->token, token);
     json_t *body = json_pack("{s:s, s:b, s:s, s:s}", "id", ticket->id, "existing", (int)ticket->existing, "token",
                              token, "instance", refit_receiver_instance(call->receiver));
+    if (body && json_object_get(call->json, "unchanged"))
+        json_object_set_new(body, "unchanged", json_boolean(ticket->unchanged));
     if (body && ticket->card)
         json_object_set_new(body, "card", ticket->card);
     else

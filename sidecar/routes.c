@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define SMALL (64u << 10)
-#define FLEET_BYTES (1u << 20) /* its members and their cards */
+#define FLEET_BYTES (4u << 20) /* a refit names members with their cards, and tensors that are unchanged */
 #define SOURCE_BYTES (64u << 20)
 #define REQUEST_MS 30000
 #define SOURCE_MS 60000

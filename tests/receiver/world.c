@@ -332,6 +332,7 @@ void holder_start(struct holder *holder, struct world *world, const struct refit
     struct refit_plan_scope scope = {.side = REFIT_SOURCE, .rank = rank};
     scope.first_rank = world->config.bank.first_rank;
     scope.rank_count = world->config.bank.ranks;
+    scope.wanted = world->mask;
     assert_int_equal(refit_plan_build(world->source, world->destination, scope, &holder->plan, NULL), REFIT_OK);
     holder->tally = refit_tally_create(refit_layout_tensor_count(world->destination));
     struct refit_endpoint_config config = {.role = REFIT_HOLDER, .refit_id = holder->id, .plan = holder->plan,
