@@ -49,6 +49,37 @@ static void batches_grow_with_what_is_held(void **state)
     }
 }
 
+/* Batches of other sizes are other batches: a receiver with much more memory has no edge in common with a small one. And a
+ * mask of wanted tensors changes neither size nor digest of what it leaves whole. */
+static void size_of_batches_is_in_the_digest_and_not_in_the_mask(void **state)
+{
+    static const char large[] = MESH2(2, "x", 1, "y", 2) WEIGHT("n", "[7]", R "," R) ","
+                                WEIGHT("w", "[400,131072]", R "," S0) "]}";
+    struct refit_layout *trainer = parse(large);
+    struct refit_layout *small = parse(MESH2(1, "x", 1, "y", 1) WEIGHT("n", "[7]", R "," R) "],\"excused\":[\"w\"]}");
+    struct refit_plan *all = plan_of(trainer, trainer, 0, 1);
+    struct refit_plan *few = plan_of(trainer, small, 0, 0);
+    struct refit_plan *masked = NULL;
+    const struct refit_plan_scope scope = {.side = REFIT_DESTINATION, .rank = REFIT_ALL_RANKS, .rank_count = 2,
+                                           .wanted = (const uint8_t[]){1, 0}};
+    struct refit_plan *both = plan_of(trainer, trainer, 0, 2);
+    assert_int_equal(refit_plan_build(trainer, trainer, scope, &masked, NULL), REFIT_OK);
+    assert_int_equal(refit_plan_batch_bytes(few), 256 << 10);
+    assert_int_equal(refit_plan_batch_bytes(both), 512 << 10);
+    assert_int_equal(refit_plan_batch_bytes(masked), 512 << 10);
+    assert_int_equal(edge_at(few, 0, 1)->bytes, 28);
+    assert_int_equal(edge_at(masked, 0, 1)->bytes, 28);
+    assert_null(refit_plan_edge(both, edge_at(few, 0, 1)->digest));
+    assert_non_null(refit_plan_edge(both, edge_at(masked, 0, 1)->digest));
+    assert_non_null(refit_plan_edge(all, edge_at(few, 0, 1)->digest)); /* half of it is no more than 256 batches */
+    refit_plan_release(all);
+    refit_plan_release(few);
+    refit_plan_release(masked);
+    refit_plan_release(both);
+    refit_layout_release(trainer);
+    refit_layout_release(small);
+}
+
 /* Two copies of a unit on one rank are one unit that is held. */
 static void copies_do_not_make_batches_larger(void **state)
 {
@@ -187,6 +218,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batches_grow_with_what_is_held),
+        cmocka_unit_test(size_of_batches_is_in_the_digest_and_not_in_the_mask),
         cmocka_unit_test(copies_do_not_make_batches_larger),
         cmocka_unit_test(what_comes_over_the_network_is_shared_evenly),
         cmocka_unit_test(groups_are_shown_as_ranges),

@@ -310,6 +310,31 @@ static void receivers_that_count_other_tensors_share_edges(void **state)
     refit_layout_release(destination);
 }
 
+#define SWAPPED \
+    "{\"format\":\"refit-layout/1\",\"ranks\":2,\"meshes\":{\"m\":{\"axes\":[\"x\"],\"shape\":[2],\"ranks\":[1,0]}},\"entries\":[" \
+    WEIGHT("w", "[16,6]", S0) "]}"
+
+/* The same shards on the ranks the other way round: other edges first, but the same ones. */
+static void order_of_ranks_does_not_make_a_class(void **state)
+{
+    struct refit_layout *source = parse(MESH2(2, "x", 1, "tp", 2) WEIGHT("w", "[16,6]", R "," S1) "]}");
+    struct refit_layout *straight = parse(MESH2(2, "x", 1, "tp", 2) WEIGHT("w", "[16,6]", R "," S0) "]}");
+    struct refit_layout *swapped = parse(SWAPPED);
+    struct refit_plan *one = plan_of(source, straight, 0, 0);
+    struct refit_plan *other = plan_of(source, swapped, 0, 0);
+    for (size_t i = 0; i < 4; i++) { /* by destination rank, then by source rank */
+        assert_ranks(takers_of(one, edge_at(one, i, 4)), 1, (uint32_t[]){(uint32_t)i / 2});
+        assert_ranks(senders_of(one, edge_at(one, i, 4)), 1, (uint32_t[]){(uint32_t)i % 2});
+        assert_int_equal(edge_at(one, i, 4)->digest, edge_at(other, (i + 2) % 4, 4)->digest);
+    }
+    assert_int_equal(refit_plan_class(one), refit_plan_class(other));
+    refit_plan_release(one);
+    refit_plan_release(other);
+    refit_layout_release(source);
+    refit_layout_release(straight);
+    refit_layout_release(swapped);
+}
+
 /* Names, types and shapes are in the digest: equal boxes of other tensors are other edges. */
 #define PART(shape) \
     "{\"format\":\"refit-layout/1\",\"ranks\":1,\"excused\":[\"w\"],\"entries\":[{\"rank\":0,\"buffer\":\"b\",\"bytes\":16," \
@@ -386,6 +411,7 @@ int main(void)
         cmocka_unit_test(replicated_destinations_get_each_byte_once),
         cmocka_unit_test(pods_of_a_replica_share_what_is_replicated),
         cmocka_unit_test(receivers_that_count_other_tensors_share_edges),
+        cmocka_unit_test(order_of_ranks_does_not_make_a_class),
         cmocka_unit_test(other_tensors_are_other_edges),
         cmocka_unit_test(partial_overlaps_are_cut),
     };
