@@ -26,7 +26,7 @@ static uint32_t members; /* that are really there */
 
 /* --- a fleet ---------------------------------------------------------------------------------------------------- */
 
-static void open_members(uint32_t count, int64_t stall_ms, uint64_t rate)
+static void open_worlds(uint32_t count, int64_t stall_ms, uint64_t rate)
 {
     members = count;
     memset(trainers, 0, sizeof trainers);
@@ -40,10 +40,22 @@ static void open_members(uint32_t count, int64_t stall_ms, uint64_t rate)
         worlds[i].config.relay_silence_ms = stall_ms < 5000 ? 1000 : 20000;
         worlds[i].config.relay_stall_ms = stall_ms;
         worlds[i].config.rate_bytes_per_s = rate;
+    }
+}
+
+static void start_worlds(void)
+{
+    for (uint32_t i = 0; i < members; i++) {
         world_start(&worlds[i]);
         world_lead(&worlds[i]);
         world_put_source(&worlds[i]);
     }
+}
+
+static void open_members(uint32_t count, int64_t stall_ms, uint64_t rate)
+{
+    open_worlds(count, stall_ms, rate);
+    start_worlds();
 }
 
 static json_t *card_of(uint32_t member, const char *transport)
@@ -67,13 +79,13 @@ static json_t *dead_card(void)
     return card;
 }
 
-/* `listed` members, of which the last may be there in name only; `domains` of them. */
-static struct refit_fleet *make_fleet(uint32_t self, uint32_t listed, uint32_t domains)
+/* `listed` members from world `first` on, of which the last may be there in name only; `domains` of them. */
+static struct refit_fleet *make_fleet(uint32_t self, uint32_t first, uint32_t listed, uint32_t domains)
 {
     struct refit_fleet *fleet = NULL;
     struct refit_error err;
     json_t *list = json_array();
-    for (uint32_t i = 0; i < listed; i++) {
+    for (uint32_t i = first; i < first + listed; i++) {
         char name[32], domain[32];
         snprintf(name, sizeof name, "member-%u", i);
         snprintf(domain, sizeof domain, "host-%u", i % domains);
@@ -83,22 +95,28 @@ static struct refit_fleet *make_fleet(uint32_t self, uint32_t listed, uint32_t d
             json_object_set_new(member, "local", card_of(i, "local"));
         json_array_append_new(list, member);
     }
-    json_t *json = json_pack("{s:s, s:s, s:i, s:o}", "id", FLEET, "token", TOKEN, "self", (int)self, "members", list);
+    json_t *json = json_pack("{s:s, s:s, s:i, s:o}", "id", worlds[self].fleet_id, "token", TOKEN, "self",
+                             (int)(self - first), "members", list);
     if (refit_fleet_from_json(json, &fleet, &err) != REFIT_OK)
         fail_msg("%s", err.text);
     json_decref(json);
     return fleet;
 }
 
-static void begin(uint32_t member, uint32_t listed, uint32_t domains)
+static void begin_as(uint32_t member, uint32_t first, uint32_t listed, uint32_t domains)
 {
     struct world *world = &worlds[member];
     struct refit_request request = world_request(world, 7, FLEET);
-    request.fleet = make_fleet(member, listed, domains);
+    request.fleet = make_fleet(member, first, listed, domains);
     tickets[member] = world_begin(world, &request);
     refit_fleet_release(request.fleet);
     for (uint32_t rank = 0; rank < WORLD_RANKS; rank++)
         holder_start(&trainers[member][rank], world, &tickets[member], "tcp", rank, 5);
+}
+
+static void begin(uint32_t member, uint32_t listed, uint32_t domains)
+{
+    begin_as(member, 0, listed, domains);
 }
 
 static void begin_all(uint32_t listed, uint32_t domains)
@@ -229,18 +247,64 @@ static void holders_are_listed_by_name(void **state)
     assert_int_equal(sum, now.bytes_due);
 }
 
-/* The committed member goes on serving until the slower one has all. */
+/* A member that begins when the other has committed still gets its half from there. */
 static void committed_member_serves_who_is_slower(void **state)
 {
-    open_members(2, 20000, 0);
+    open_worlds(2, 300, 0);
+    worlds[1].config.relay_stall_ms = 20000;
+    start_worlds();
     begin(0, 2, 2);
-    /* It waits for its half from the other, which has not begun. */
-    begin(1, 2, 2);
     staged(0);
     commit(0);
-    staged(1);
+    begin(1, 2, 2);
+    struct refit_session_snapshot now = staged(1);
+    assert_true(now.supplied.fleet_bytes > now.bytes_due / 4);
+    assert_int_equal(now.supplied.excess_bytes, 0);
     commit(1);
-    assert_int_equal(egress(), refit_layout_model_bytes(worlds[0].destination));
+}
+
+/* Two replicas, each of two parts: the same parts are a fleet of their own, and each part lands in its ranks. */
+static void parts_of_replicas_are_fleets_of_their_own(void **state)
+{
+    struct refit_session_snapshot now[4];
+    open_worlds(4, 20000, 0);
+    for (uint32_t i = 0; i < members; i++) {
+        worlds[i].config.bank.ranks = 1;
+        worlds[i].config.bank.first_rank = i / 2;
+        worlds[i].config.bank.ranks_total = WORLD_RANKS;
+        snprintf(worlds[i].fleet_id, sizeof worlds[i].fleet_id, FLEET ".%u", i / 2);
+    }
+    start_worlds();
+    for (uint32_t i = 0; i < members; i++)
+        begin_as(i, i / 2 * 2, 2, 2);
+    uint64_t due = 0;
+    for (uint32_t i = 0; i < members; i++) {
+        now[i] = staged(i);
+        due += i % 2 ? 0 : now[i].bytes_due;
+    }
+    assert_int_equal(egress(), due);
+    assert_string_equal(now[0].digest, now[1].digest);
+    assert_string_equal(now[2].digest, now[3].digest);
+    assert_string_not_equal(now[0].digest, now[2].digest);
+    for (uint32_t i = 0; i < members; i++) {
+        assert_int_equal(refit_receiver_commit(worlds[i].receiver, tickets[i].id, 7, now[i].digest, NULL), REFIT_OK);
+        world_wait_phase(&worlds[i], tickets[i].id, REFIT_PHASE_COMMITTED);
+        worlds[i].served_version = 7;
+        worlds[i].served_seed = 5;
+        world_assert_served(&worlds[i]);
+    }
+}
+
+static void lead_that_takes_it_for_other_ranks_is_refused(void **state)
+{
+    struct refit_ticket ticket;
+    struct refit_error err;
+    open_members(1, 20000, 0);
+    struct refit_request request = world_request(&worlds[0], 7, FLEET);
+    request.first_rank = 1;
+    request.rank_count = 1;
+    assert_int_equal(refit_receiver_begin(worlds[0].receiver, &request, &ticket, &err), REFIT_INVALID);
+    assert_non_null(strstr(err.text, "ranks"));
 }
 
 /* --- someone does not ------------------------------------------------------------------------------------------- */
@@ -513,6 +577,8 @@ int main(void)
         TEST(domains_take_it_once_each),
         TEST(holders_are_listed_by_name),
         TEST(committed_member_serves_who_is_slower),
+        TEST(parts_of_replicas_are_fleets_of_their_own),
+        TEST(lead_that_takes_it_for_other_ranks_is_refused),
         TEST(member_that_never_comes_costs_no_egress),
         TEST(seed_that_dies_is_passed_by),
         TEST(trainer_that_dies_is_named),

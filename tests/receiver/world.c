@@ -411,10 +411,11 @@ void world_assert_served(struct world *world)
     assert_int_not_equal(bank.active, REFIT_SLOT_NONE);
     assert_int_equal(bank.slot[bank.active].version.version, world->served_version);
     struct refit_arena *const *arenas = refit_bank_arenas(refit_receiver_bank(world->receiver), bank.active);
-    for (uint32_t rank = 0; rank < WORLD_RANKS; rank++) {
+    uint32_t first = world->config.bank.first_rank;
+    for (uint32_t rank = first; rank < first + world->config.bank.ranks; rank++) {
         uint64_t bytes = refit_layout_arena_bytes(world->destination, rank);
         struct visit visit = {.layout = world->destination, .seed = world->served_seed,
-                              .read = refit_arena_host(arenas[rank], 0, bytes)};
+                              .read = refit_arena_host(arenas[rank - first], 0, bytes)};
         assert_non_null(visit.read);
         visit_rank(&visit, rank);
         refit_layout_fills(world->destination, rank, check_fill, &visit);
