@@ -330,6 +330,11 @@ static void order_of_ranks_does_not_make_a_class(void **state)
     assert_int_equal(refit_plan_class(one), refit_plan_class(other));
     refit_plan_release(one);
     refit_plan_release(other);
+    one = plan_of(swapped, source, 0, 0); /* the rows of rank 1 come first */
+    for (size_t i = 0; i < 4; i++) {
+        assert_ranks(senders_of(one, edge_at(one, i, 4)), 1, (uint32_t[]){(uint32_t)i % 2});
+    }
+    refit_plan_release(one);
     refit_layout_release(source);
     refit_layout_release(straight);
     refit_layout_release(swapped);
