@@ -8,10 +8,10 @@
 
 struct push {
     const char *checkpoint, *label, *kv, *transport, *name, *policy, *strategy;
-    struct refit_cli_list to;
-    uint64_t version, streams;
+    struct refit_cli_list to, unchanged;
+    uint64_t version, streams, since;
     int64_t deadline_ms;
-    bool json, stage_only, takeover;
+    bool json, stage_only, takeover, resume;
 };
 
 static int fail(const struct refit_error *err)
@@ -29,6 +29,8 @@ static int publish(struct refit_sender *sender, const struct push *push)
     struct refit_publish request = {.version = push->version, .label = push->label, .kv = push->kv,
                                     .deadline_ms = push->deadline_ms, .stage_only = push->stage_only,
                                     .policy = push->policy, .strategy = push->strategy,
+                                    .unchanged_since = push->since, .unchanged = push->unchanged.items,
+                                    .unchanged_count = push->unchanged.count, .resume = push->resume,
                                     .progress = refit_cli_progress_show, .progress_context = &progress};
     enum refit_status status = refit_sender_publish(sender, &request, &report, &err);
     refit_cli_progress_release(&progress);
@@ -67,6 +69,12 @@ static int run(const struct refit_cli_command *self, int argc, char **argv)
         {"policy", REFIT_CLI_TEXT, "POLICY", "each (default), all, quorum:N, canary:N[,wait=TIME][,check=URL]", &push.policy,
          false},
         {"strategy", REFIT_CLI_TEXT, "WORD", "relay (default: every byte is sent once) or direct", &push.strategy, false},
+        {"since", REFIT_CLI_COUNT, "N", "a version that the tensors named by --unchanged have not changed since", &push.since,
+         false},
+        {"unchanged", REFIT_CLI_LIST, "NAME", "a tensor, or with a trailing * all that begin so; once for each", &push.unchanged,
+         false},
+        {"resume", REFIT_CLI_FLAG, NULL, "this version's last push broke, the files are the same: move what is missing",
+         &push.resume, false},
         {"deadline", REFIT_CLI_DURATION, "TIME", "for the whole publish (10m)", &push.deadline_ms, false},
         {"transport", REFIT_CLI_TEXT, "NAME", "auto (default), tcp or local", &push.transport, false},
         {"streams", REFIT_CLI_COUNT, "N", "tcp connections per replica (2)", &push.streams, false},
@@ -76,12 +84,17 @@ static int run(const struct refit_cli_command *self, int argc, char **argv)
         {"output", REFIT_CLI_OUTPUT, "FORMAT", "json or text", &push.json, false},
         {0}};
     int rc = refit_cli_parse(self, options, argc, argv, &words, 1, 1);
+    if (rc == REFIT_EXIT_PARSED && (push.since == 0) != (push.unchanged.count == 0)) {
+        fprintf(stderr, "refit push: --since and --unchanged go together\n");
+        rc = REFIT_EXIT_USAGE;
+    }
     if (rc == REFIT_EXIT_PARSED) {
         push.checkpoint = words.items[0];
         rc = run_push(&push);
     }
     refit_cli_list_release(&words);
     refit_cli_list_release(&push.to);
+    refit_cli_list_release(&push.unchanged);
     return rc;
 }
 

@@ -7,7 +7,7 @@
 
 static bool comparable(const struct refit_replica *a, const struct refit_replica *b)
 {
-    return refit_replica_same_part(a, b) || (refit_replica_is_whole(a) && refit_replica_is_whole(b));
+    return refit_replica_same_ranks(a, b) || (refit_replica_is_whole(a) && refit_replica_is_whole(b));
 }
 
 /* The first tensor whose digests differ. */
@@ -71,6 +71,15 @@ static bool left_once(const struct refit_lead *lead, const struct refit_class *c
     return *member && sent == (*member)->report.bytes_needed;
 }
 
+static struct refit_tally *sum_of_class(const struct refit_lead *lead, const struct refit_class *class, uint32_t tensors)
+{
+    struct refit_tally *sum = refit_tally_create(tensors);
+    for (size_t i = 0; sum && i < lead->replica_count; i++)
+        for (uint32_t k = 0; lead->replicas[i]->class == class && lead->replicas[i]->posted && k < tensors; k++)
+            refit_tally_add(sum, k, refit_tally_get(lead->replicas[i]->tally, k));
+    return sum;
+}
+
 static enum refit_status agree_with_source(const struct refit_lead *lead, const struct refit_class *class,
                                            struct refit_error *err)
 {
@@ -78,13 +87,12 @@ static enum refit_status agree_with_source(const struct refit_lead *lead, const 
     char hex[REFIT_SHA256_HEX_MAX];
     if (class->server_count || !left_once(lead, class, &member))
         return REFIT_OK;
+    if (member->keeps)
+        return REFIT_OK; /* the digest is also of what was not sent */
     uint32_t tensors = refit_layout_tensor_count(member->layout);
-    struct refit_tally *sum = refit_tally_create(tensors);
+    struct refit_tally *sum = sum_of_class(lead, class, tensors);
     if (!sum)
         return refit_fail_alloc(err, "a tally", tensors * sizeof(struct refit_digest));
-    for (size_t i = 0; i < lead->replica_count; i++)
-        for (uint32_t k = 0; lead->replicas[i]->class == class && lead->replicas[i]->posted && k < tensors; k++)
-            refit_tally_add(sum, k, refit_tally_get(lead->replicas[i]->tally, k));
     enum refit_status status = refit_model_digest(member->layout, sum, "exact", hex, err);
     refit_tally_destroy(sum);
     if (status == REFIT_OK && strcmp(hex, member->digest) != 0)
@@ -105,6 +113,14 @@ enum refit_status refit_agree_all(const struct refit_lead *lead, struct refit_er
 
 /* ---- a replica and its ranks ---- */
 
+static enum refit_status fail_written(const struct refit_replica *replica, const struct refit_tensor *tensor,
+                                      struct refit_error *err)
+{
+    return refit_fail(err, REFIT_CORRUPT, "%s: %s %s was written while it was being published; keep the memory unchanged "
+                      "until the sources are free", replica->report.url, tensor ? "tensor" : "some tensor or other",
+                      tensor ? tensor->name : "");
+}
+
 static enum refit_status agree_with_memory(const struct refit_replica *replica, struct refit_error *err)
 {
     char hex[REFIT_SHA256_HEX_MAX];
@@ -113,9 +129,7 @@ static enum refit_status agree_with_memory(const struct refit_replica *replica, 
     if (status != REFIT_OK || strcmp(hex, replica->report.digest) == 0)
         return status;
     bool named = replica->tally_whole && find_difference(replica, replica->tally, replica, replica->again, &tensor);
-    return refit_fail(err, REFIT_CORRUPT, "%s: %s %s was written while it was being published; keep the memory unchanged "
-                      "until the sources are free", replica->report.url, named ? "tensor" : "some tensor or other",
-                      named ? tensor.name : "");
+    return fail_written(replica, named ? &tensor : NULL, err);
 }
 
 enum refit_status refit_agree_with_ranks(struct refit_replica *replica, bool checked, struct refit_error *err)
@@ -125,7 +139,8 @@ enum refit_status refit_agree_with_ranks(struct refit_replica *replica, bool che
     if (status != REFIT_OK)
         return status;
     replica->tally_whole = strcmp(hex, replica->report.digest) == 0;
-    if (!replica->tally_whole && replica->sent_bytes == replica->report.bytes_needed)
+    /* The digest is of what it keeps as well. */
+    if (!replica->tally_whole && !replica->keeps && replica->sent_bytes == replica->report.bytes_needed)
         return refit_fail(err, REFIT_CORRUPT, "%s: what landed has digest %.16s..., what was sent %.16s...",
                           replica->control.url.text, replica->report.digest, hex);
     return checked ? agree_with_memory(replica, err) : REFIT_OK;

@@ -17,6 +17,7 @@ static enum refit_status know_layout(struct refit_replica *replica, struct refit
     if (status != REFIT_OK)
         return status;
     replica->active_before = weights.active.version;
+    replica->keeps = replica->lead->publish.unchanged && weights.active.version == replica->lead->publish.unchanged_since;
     if (!weights.layout[0])
         return refit_fail(err, REFIT_BUSY, "%s: serves no layout yet; no engine has attached",
                           replica->control.url.text);
@@ -157,6 +158,12 @@ static json_t *request_body(struct refit_replica *replica)
                              "barrier", "kv", publish->kv, "deadline_ms", (json_int_t)publish->deadline_ms);
     if (body && replica->class && !replica->fell_back)
         json_object_set_new(body, "fleet", refit_class_json(replica));
+    if (body && replica->keeps)
+        json_object_set_new(body, "unchanged",
+                            json_pack("{s:o, s:O}", "since", refit_json_u64(publish->unchanged_since), "tensors",
+                                      publish->unchanged));
+    if (body && replica->resume[0])
+        json_object_set_new(body, "resume", json_string(replica->resume));
     if (body && !refit_replica_is_whole(replica))
         json_object_set_new(body, "ranks", json_pack("{s:I, s:I}", "first", (json_int_t)replica->first_rank, "count",
                                                      (json_int_t)replica->rank_count));
@@ -173,6 +180,8 @@ static enum refit_status request(struct refit_replica *replica, struct refit_err
     struct refit_deadline deadline = refit_follower_deadline(replica, REFIT_CALL_MS);
     enum refit_status status = refit_control_begin(&replica->control, body, deadline, &replica->ticket, err);
     json_decref(body);
+    if (status == REFIT_OK)
+        replica->keeps = replica->ticket.unchanged;
     if (status == REFIT_STALE)
         replica->epoch = 0;
     if (status == REFIT_NOT_FOUND)
@@ -188,6 +197,19 @@ static enum refit_status get_to_know(struct refit_replica *replica, struct refit
     if (status == REFIT_OK)
         status = know_host(replica, err);
     return status == REFIT_OK ? lead_it(replica, err) : status;
+}
+
+/* The refit of this version that broke off here, if the trainer says that nothing has changed since. */
+static void find_broken(struct refit_replica *replica)
+{
+    struct refit_control_state state;
+    replica->resume[0] = '\0';
+    if (!replica->lead->publish.resume ||
+        refit_control_state(&replica->control, NULL, -1, 0, refit_follower_deadline(replica, REFIT_CALL_MS), &state, NULL) !=
+            REFIT_OK)
+        return;
+    if (state.version == replica->lead->publish.version && state.phase == REFIT_CONTROL_ABORTED)
+        memcpy(replica->resume, state.id, sizeof replica->resume);
 }
 
 static enum refit_status ask_for_refit(struct refit_replica *replica, struct refit_error *err)
@@ -257,6 +279,8 @@ enum refit_status refit_follower_begin(struct refit_replica *replica, struct ref
 {
     enum refit_status status = persist(replica, get_to_know, err);
     if (status == REFIT_OK)
+        find_broken(replica);
+    if (status == REFIT_OK)
         status = meet(replica, err);
     if (status == REFIT_OK)
         status = wait_for_leader(replica, err);
@@ -265,5 +289,6 @@ enum refit_status refit_follower_begin(struct refit_replica *replica, struct ref
 
 enum refit_status refit_follower_begin_again(struct refit_replica *replica, struct refit_error *err)
 {
+    replica->resume[0] = '\0';
     return persist(replica, ask_for_refit, err);
 }

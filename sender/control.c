@@ -261,6 +261,7 @@ static enum refit_status read_ticket(const json_t *answer, void *context, struct
     memset(out, 0, sizeof *out);
     copy_text(out->id, sizeof out->id, id);
     copy_text(out->token, sizeof out->token, token);
+    out->unchanged = json_is_true(json_object_get(answer, "unchanged"));
     out->card = json_incref(card);
     return REFIT_OK;
 }
@@ -337,8 +338,7 @@ static enum refit_status read_counters(const json_t *answer, struct refit_contro
         uint64_t *value;
     } counters[] = {{"bytes_due", &out->bytes_due},         {"bytes_done", &out->bytes_done},
                     {"sequence", &out->sequence},           {"payload_bytes", &out->payload_bytes},
-                    {"wire_bytes", &out->wire_bytes},       {"bytes_saved", &out->bytes_saved},
-                    {"bytes_excess", &out->bytes_excess}};
+                    {"wire_bytes", &out->wire_bytes}};
     for (size_t i = 0; i < sizeof counters / sizeof counters[0]; i++) {
         int64_t value = 0;
         enum refit_status status = refit_json_opt_int(answer, counters[i].key, "refit", 0, INT64_MAX, &value, err);
@@ -391,6 +391,22 @@ enum refit_status refit_control_state(struct refit_control *control, const char 
     if (after >= 0)
         snprintf(path + used, sizeof path - (size_t)used, "?after=%" PRId64 "&wait_ms=%" PRId64, after, wait_ms);
     return call_and_read(control, REFIT_HTTP_GET, path, NULL, deadline, read_state, out, err);
+}
+
+static enum refit_status read_supply(const json_t *answer, void *context, struct refit_error *err)
+{
+    struct refit_control_supply *out = context;
+    enum refit_status status = refit_json_get_u64(answer, "kept_bytes", "holders", &out->kept_bytes, err);
+    return status == REFIT_OK ? refit_json_get_u64(answer, "excess_bytes", "holders", &out->excess_bytes, err) : status;
+}
+
+enum refit_status refit_control_supply(struct refit_control *control, const char *id, struct refit_deadline deadline,
+                                       struct refit_control_supply *out, struct refit_error *err)
+{
+    char path[256];
+    *out = (struct refit_control_supply){0};
+    snprintf(path, sizeof path, "/refit/%s/holders", id);
+    return call_and_read(control, REFIT_HTTP_GET, path, NULL, deadline, read_supply, out, err);
 }
 
 static enum refit_status post_to_refit(struct refit_control *control, const char *id, const char *verb, json_t *body,

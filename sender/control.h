@@ -66,6 +66,7 @@ REFIT_MUST_CHECK enum refit_status refit_control_host(struct refit_control *cont
 struct refit_control_ticket {
     char id[REFIT_ID_MAX];
     char token[2 * REFIT_TOKEN_BYTES + 1]; /* hex */
+    bool unchanged;                        /* what the request says is unchanged is not to be sent */
     json_t *card;                          /* new */
 };
 REFIT_MUST_CHECK enum refit_status refit_control_begin(struct refit_control *control, const json_t *request,
@@ -89,7 +90,6 @@ struct refit_control_state {
     char digest[REFIT_SHA256_HEX_MAX];
     char transport[16];
     uint64_t bytes_due, bytes_done, sequence, payload_bytes, wire_bytes;
-    uint64_t bytes_saved, bytes_excess; /* not moved since they were there; asked of the trainer because others failed */
     int64_t phase_us[REFIT_CONTROL_PHASES];
     char waiting[256];        /* for whom, when it waits for readers; else empty */
     struct refit_error error; /* REFIT_OK: none */
@@ -99,6 +99,14 @@ struct refit_control_state {
 REFIT_MUST_CHECK enum refit_status refit_control_state(struct refit_control *control, const char *id, int64_t after,
                                                        int64_t wait_ms, struct refit_deadline deadline,
                                                        struct refit_control_state *out, struct refit_error *err);
+/* Where the bytes of a refit came from. */
+struct refit_control_supply {
+    uint64_t kept_bytes;   /* not moved: they were there */
+    uint64_t excess_bytes; /* of the trainer, because others failed */
+};
+REFIT_MUST_CHECK enum refit_status refit_control_supply(struct refit_control *control, const char *id,
+                                                        struct refit_deadline deadline,
+                                                        struct refit_control_supply *out, struct refit_error *err);
 REFIT_MUST_CHECK enum refit_status refit_control_commit(struct refit_control *control, const char *id,
                                                         uint64_t version, const char *digest,
                                                         struct refit_deadline deadline, struct refit_error *err);

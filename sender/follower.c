@@ -129,6 +129,7 @@ static enum refit_status order_ranks(struct refit_replica *replica, struct refit
         .destination = refit_layout_digest(replica->layout),
         .first_rank = replica->first_rank,
         .rank_count = replica->rank_count,
+        .unchanged = replica->keeps ? lead->publish.unchanged : NULL,
         .check_source = lead->publish.check_source,
         .deadline_ms = refit_deadline_left_ms(lead->publish.deadline),
     };
@@ -189,8 +190,6 @@ void refit_follower_take_state(struct refit_replica *replica, const struct refit
     replica->bytes_done = state->bytes_done;
     replica->bytes_due = state->bytes_due;
     report->bytes_needed = state->bytes_due;
-    report->bytes_saved = state->bytes_saved;
-    report->bytes_excess = state->bytes_excess;
     report->bytes_moved = replica->resumed ? 0 : state->payload_bytes;
     report->plan_s = (double)us[REFIT_CONTROL_PREFLIGHT] / 1e6;
     report->wait_readers_s = (double)us[REFIT_CONTROL_WAITING_FOR_READERS] / 1e6;
@@ -301,6 +300,20 @@ static enum refit_status take_digest(struct refit_replica *replica, struct refit
     return status;
 }
 
+/* For the report only. */
+static void take_supply(struct refit_replica *replica)
+{
+    struct refit_control_supply supply;
+    struct refit_error err;
+    if (refit_control_supply(&replica->control, replica->ticket.id, refit_follower_deadline(replica, REFIT_CALL_MS),
+                             &supply, &err) != REFIT_OK)
+        refit_log(REFIT_LOG_INFO, "%s: where its bytes came from is not known: %s", replica->control.url.text, err.text);
+    pthread_mutex_lock(&replica->lead->lock);
+    replica->report.bytes_saved = supply.kept_bytes;
+    replica->report.bytes_excess = supply.excess_bytes;
+    pthread_mutex_unlock(&replica->lead->lock);
+}
+
 static enum refit_status sum_up(struct refit_replica *replica, struct refit_error *err)
 {
     struct refit_error of_rank;
@@ -311,6 +324,7 @@ static enum refit_status sum_up(struct refit_replica *replica, struct refit_erro
     set_drained(replica);
     if (replica->posted && rank_failed(replica, &of_rank))
         return refit_fail(err, of_rank.status, "%s: %s", replica->control.url.text, of_rank.text);
+    take_supply(replica);
     return take_digest(replica, err);
 }
 

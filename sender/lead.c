@@ -78,6 +78,7 @@ void refit_lead_destroy(struct refit_lead *lead)
     for (size_t i = 0; i < lead->leaver_count; i++)
         refit_replica_destroy(lead->leavers[i]);
     refit_members_close(lead->members);
+    json_decref(lead->publish.unchanged);
     for (size_t i = 0; i < lead->told_count; i++)
         refit_layout_release(lead->told[i]);
     refit_layout_release(lead->source);
@@ -308,6 +309,7 @@ static void reset_replica(struct refit_replica *replica)
     replica->posted = false;
     replica->resumed = false;
     replica->fell_back = false;
+    replica->keeps = false;
     replica->asked_to_serve = 0;
     replica->served = 0;
     replica->sent_bytes = 0;
@@ -363,6 +365,7 @@ static void reset(struct refit_lead *lead)
 enum refit_status refit_lead_begin(struct refit_lead *lead, const struct refit_lead_publish *publish,
                                    struct refit_error *err)
 {
+    json_decref(lead->publish.unchanged);
     lead->publish = *publish;
     enum refit_status status = renew_members(lead, publish->deadline, err);
     if (status == REFIT_OK)

@@ -56,8 +56,11 @@ struct refit_lead_publish {
     bool check_source, stage_only;
     enum refit_strategy strategy;
     struct refit_policy policy;
+    uint64_t unchanged_since;
+    json_t *unchanged; /* names; NULL: none. The lead keeps it */
+    bool resume;
 };
-/* Reads the membership and starts the conductor; it ends with FREE and REPORT sent to every rank. */
+/* Takes publish->unchanged, also on an error. Reads the membership and starts the conductor; it ends with FREE and REPORT sent to every rank. */
 REFIT_MUST_CHECK enum refit_status refit_lead_begin(struct refit_lead *lead, const struct refit_lead_publish *publish,
                                                     struct refit_error *err);
 /* Makes the conductor end soon, by aborting what is not committed. */

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "layouts/wanted.h"
+
 struct known {
     struct refit_layout *destination; /* NULL: free */
     uint64_t used;                    /* the clock of the cache at its last use */
@@ -102,27 +104,11 @@ enum refit_status refit_plan_cache_offer(struct refit_plan_cache *plans, const v
 /* ---- plans ---- */
 
 /* By tensor; *out is new, NULL when all are wanted. */
-static enum refit_status mark_wanted(const struct refit_layout *layout, const struct refit_plan_part *part,
-                                     uint8_t **out, struct refit_error *err)
+static enum refit_status without_unchanged(const struct refit_layout *layout, const struct refit_plan_part *part,
+                                           uint8_t **out, struct refit_error *err)
 {
-    uint32_t tensors = refit_layout_tensor_count(layout), id;
     *out = NULL;
-    if (part->kept_count == 0)
-        return REFIT_OK;
-    uint8_t *wanted = malloc(tensors);
-    if (!wanted)
-        return refit_fail_alloc(err, "the tensors wanted", tensors);
-    memset(wanted, 1, tensors);
-    for (size_t i = 0; i < part->kept_count; i++) {
-        if (!refit_layout_find(layout, part->kept[i], &id)) {
-            free(wanted);
-            return refit_fail(err, REFIT_MISMATCH, "layout %.12s has no tensor %s, which was to be left as it is",
-                              part->layout, part->kept[i]);
-        }
-        wanted[id] = 0;
-    }
-    *out = wanted;
-    return REFIT_OK;
+    return part->unchanged ? refit_wanted_without(layout, part->unchanged, out, err) : REFIT_OK;
 }
 
 static bool is_same(const struct made *made, const struct refit_plan_part *part, const uint8_t *wanted)
@@ -180,7 +166,7 @@ enum refit_status refit_plan_cache_get(struct refit_plan_cache *plans, const str
     pthread_mutex_lock(&plans->lock);
     struct known *known = find_layout(plans, part->layout);
     enum refit_status status =
-        known ? mark_wanted(known->destination, part, &wanted, err)
+        known ? without_unchanged(known->destination, part, &wanted, err)
               : refit_fail(err, REFIT_NOT_FOUND, "layout %.12s of the replica was not sent to this rank", part->layout);
     if (status == REFIT_OK)
         status = get(plans, part, known, wanted, out, err);

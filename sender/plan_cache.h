@@ -6,6 +6,7 @@
 #ifndef REFIT_SENDER_PLAN_CACHE_H
 #define REFIT_SENDER_PLAN_CACHE_H
 
+#include "base/json.h"
 #include "layouts/plan.h"
 
 #define REFIT_PLAN_CACHE_MAX 64   /* destination layouts remembered */
@@ -25,8 +26,7 @@ REFIT_MUST_CHECK enum refit_status refit_plan_cache_offer(struct refit_plan_cach
 struct refit_plan_part {
     const char *layout; /* digest */
     uint32_t first_rank, rank_count;
-    const char *const *kept; /* names, any order; borrowed */
-    size_t kept_count;
+    const json_t *unchanged; /* names (layouts/wanted.h); NULL: all are wanted */
 };
 /* *out is retained for the caller. REFIT_NOT_FOUND: that layout was not offered. */
 REFIT_MUST_CHECK enum refit_status refit_plan_cache_get(struct refit_plan_cache *plans, const struct refit_plan_part *part,

@@ -43,6 +43,9 @@ static enum refit_status check_publish(const struct refit_sender *sender, const 
     if (publish->kv && strcmp(publish->kv, "flush") != 0 && strcmp(publish->kv, "keep") != 0 &&
         strcmp(publish->kv, "namespace") != 0)
         return refit_fail(err, REFIT_INVALID, "kv \"%s\": expected flush, keep or namespace", publish->kv);
+    if (publish->unchanged_since && publish->unchanged_since >= publish->version)
+        return refit_fail(err, REFIT_INVALID, "unchanged since version %llu, which is not older than %llu",
+                          (unsigned long long)publish->unchanged_since, (unsigned long long)publish->version);
     struct refit_policy policy;
     enum refit_strategy strategy;
     enum refit_status status = refit_policy_parse(publish->policy, &policy, err);
@@ -52,6 +55,22 @@ static enum refit_status check_publish(const struct refit_sender *sender, const 
 static int64_t deadline_of(const struct refit_publish *publish)
 {
     return publish->deadline_ms ? publish->deadline_ms : DEADLINE_MS;
+}
+
+static enum refit_status list_unchanged(const struct refit_publish *publish, struct refit_lead_publish *lead,
+                                        struct refit_error *err)
+{
+    if (publish->unchanged_since == 0 || publish->unchanged_count == 0)
+        return REFIT_OK;
+    json_t *names = json_array();
+    for (size_t i = 0; names && i < publish->unchanged_count; i++)
+        if (json_array_append_new(names, json_string(publish->unchanged[i])) != 0) {
+            json_decref(names);
+            return refit_fail(err, REFIT_INVALID, "name %zu of what is unchanged is not UTF-8", i);
+        }
+    lead->unchanged_since = publish->unchanged_since;
+    lead->unchanged = names;
+    return names ? REFIT_OK : refit_fail_alloc(err, "names", publish->unchanged_count);
 }
 
 static enum refit_status start_lead(struct refit_sender *sender, const struct refit_buf *bodies, void *context,
@@ -79,9 +98,12 @@ static enum refit_status start_lead(struct refit_sender *sender, const struct re
                                       .stage_only = publish->stage_only != 0};
     snprintf(lead.label, sizeof lead.label, "%s", publish->label ? publish->label : "");
     snprintf(lead.kv, sizeof lead.kv, "%s", publish->kv ? publish->kv : "flush");
+    lead.resume = publish->resume != 0;
     enum refit_status parsed = refit_policy_parse(publish->policy, &lead.policy, err);
     if (parsed == REFIT_OK)
         parsed = parse_strategy(publish->strategy, &lead.strategy, err);
+    if (parsed == REFIT_OK)
+        parsed = list_unchanged(publish, &lead, err);
     if (parsed != REFIT_OK)
         return parsed;
     return refit_lead_begin(sender->lead, &lead, err);

@@ -16,6 +16,11 @@ bool refit_replica_is_whole(const struct refit_replica *replica)
 
 bool refit_replica_same_part(const struct refit_replica *a, const struct refit_replica *b)
 {
+    return a->keeps == b->keeps && refit_replica_same_ranks(a, b);
+}
+
+bool refit_replica_same_ranks(const struct refit_replica *a, const struct refit_replica *b)
+{
     return a->first_rank == b->first_rank && a->rank_count == b->rank_count &&
            strcmp(refit_layout_digest(a->layout), refit_layout_digest(b->layout)) == 0;
 }

@@ -45,7 +45,9 @@ struct refit_replica {
     char domain[REFIT_DOMAIN_NAME_MAX];
     uint32_t first_rank, rank_count;             /* those of its layout that this process holds */
     struct refit_control_ticket ticket;
+    char resume[REFIT_ID_MAX];                   /* a refit that broke off, whose landed bytes count; empty: none */
     char publish_id[REFIT_ID_MAX + 2];           /* of its request */
+    bool keeps;                                  /* takes what the publish says is unchanged from what it serves */
     bool fell_back;                              /* to the trainer, in this publish */
     uint64_t asked_to_serve;                     /* bit by bit: the servers that have accepted */
     int64_t begun_ns;
@@ -124,7 +126,9 @@ bool refit_lead_given_up(struct refit_lead *lead, struct refit_error *err);
 
 /* Does it hold its whole layout? */
 bool refit_replica_is_whole(const struct refit_replica *replica);
-/* Both hold the same part of the same layout: their plans have the same edges, their digests are comparable. */
+/* Both hold the same ranks of the same layout: their digests are comparable. */
+bool refit_replica_same_ranks(const struct refit_replica *a, const struct refit_replica *b);
+/* And want the same of it: their plans have the same edges. */
 bool refit_replica_same_part(const struct refit_replica *a, const struct refit_replica *b);
 
 /* A replica that is not a member: abort what is staged there, resign. On threads, bounded. */

@@ -59,8 +59,8 @@ char *refit_serve_order_text(const struct refit_serve_order *order, size_t *len)
     if (json) {
         json_object_set_new(json, "first_rank", json_integer(order->first_rank));
         json_object_set_new(json, "rank_count", json_integer(order->rank_count));
-        if (order->kept)
-            json_object_set_new(json, "kept", json_deep_copy(order->kept));
+        if (order->unchanged)
+            json_object_set_new(json, "unchanged", json_deep_copy(order->unchanged));
     }
     char *text = json ? refit_json_canonical(json, len) : NULL;
     json_decref(json);
@@ -229,36 +229,33 @@ struct account {
     struct refit_tally *sent, *again;
 };
 
+/* `unchanged` NULL: everything. */
+static enum refit_status find_plan(const struct service *service, const json_t *unchanged, struct refit_plan **plan,
+                                   struct refit_error *err)
+{
+    struct refit_plan_part part = {.layout = service->destination, .first_rank = service->first_rank,
+                                   .rank_count = service->rank_count, .unchanged = unchanged};
+    return refit_plan_cache_get(service->plans, &part, plan, err);
+}
+
+/* Of everything, also what was said to be unchanged and so was not sent: that is checked as well. */
+static enum refit_status check(const struct service *service, struct refit_tally *again, struct refit_error *err)
+{
+    struct refit_plan *plan = NULL;
+    enum refit_status status = find_plan(service, NULL, &plan, err);
+    if (status == REFIT_OK)
+        status = refit_check_source(plan, service->server->config.rank, service->arena, again, err);
+    refit_plan_release(plan);
+    return status;
+}
+
 static enum refit_status serve_plan(struct service *service, struct refit_plan *plan, struct account *account,
                                     struct refit_error *err)
 {
     size_t edges = 0;
     refit_plan_edges(plan, &edges);
-    if (edges == 0)
-        return REFIT_OK;
-    enum refit_status status = move_bytes(service, plan, account->sent, err);
-    if (status == REFIT_OK && service->check_source)
-        status = refit_check_source(plan, service->server->config.rank, service->arena, account->again, err);
-    return status;
-}
-
-static enum refit_status find_plan(struct service *service, struct refit_plan **plan, struct refit_error *err)
-{
-    const json_t *kept = json_object_get(service->order, "kept");
-    size_t count = json_array_size(kept);
-    struct refit_plan_part part = {.layout = service->destination, .first_rank = service->first_rank,
-                                   .rank_count = service->rank_count, .kept_count = count};
-    const char **names = calloc(count + 1, sizeof *names);
-    if (!names)
-        return refit_fail_alloc(err, "names", count * sizeof *names);
-    for (size_t i = 0; i < count; i++) {
-        const char *name = json_string_value(json_array_get(kept, i));
-        names[i] = name ? name : "";
-    }
-    part.kept = names;
-    enum refit_status status = refit_plan_cache_get(service->plans, &part, plan, err);
-    free(names);
-    return status;
+    enum refit_status status = edges ? move_bytes(service, plan, account->sent, err) : REFIT_OK;
+    return status == REFIT_OK && service->check_source ? check(service, account->again, err) : status;
 }
 
 static enum refit_status serve(struct service *service, struct account *account, struct refit_error *err)
@@ -266,7 +263,7 @@ static enum refit_status serve(struct service *service, struct account *account,
     struct refit_plan *plan = NULL;
     if (!service->plans)
         return refit_fail(err, REFIT_INVALID, "nothing is registered");
-    enum refit_status status = find_plan(service, &plan, err);
+    enum refit_status status = find_plan(service, json_object_get(service->order, "unchanged"), &plan, err);
     if (status != REFIT_OK)
         return status;
     uint32_t tensors = refit_layout_tensor_count(refit_plan_destination(plan));

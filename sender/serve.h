@@ -24,7 +24,7 @@ struct refit_serve_order {
     const char *transport;
     const char *destination; /* the layout's digest */
     uint32_t first_rank, rank_count; /* of the destination's ranks */
-    const json_t *kept;      /* names of tensors that are not sent; NULL: none */
+    const json_t *unchanged; /* names of tensors that are not sent; NULL: none */
     bool check_source;
     int64_t deadline_ms;     /* from now */
 };

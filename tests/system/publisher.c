@@ -8,7 +8,7 @@
  *   scribble (overwrites its weights with the next version's while a publish runs)   name=TEXT   takeover
  *   overwrite (on SIGUSR1, overwrites its weights with the next version's once, and prints "overwritten")
  *   policy=WORDS   strategy=WORD   stage (stage_only)   stay (does not end by itself)
- *   gate=PATH (publishes version V once PATH.V is there)
+ *   resume   gate=PATH (publishes version V once PATH.V is there)
  *
  * One line per publish: "ok VERSION DIGEST BYTES_NEEDED BYTES_MOVED WIRE_BYTES COPIED TRANSPORT" for the first replica, or
  * "failed VERSION STATUS TEXT", then one line "replica URL OUTCOME TEXT" each, and
@@ -33,7 +33,7 @@ struct publisher {
     uint8_t *memory;
     struct refit_sender_buffer *buffers;
     size_t count;
-    bool heap, check, scribble, overwrite, stage, stay;
+    bool heap, check, scribble, overwrite, stage, stay, resume;
     const char *policy, *strategy, *gate;
     int64_t deadline_ms;
     struct refit_sender_config config;
@@ -59,6 +59,7 @@ static bool read_option(struct publisher *p, char *option)
     p->overwrite |= strcmp(option, "overwrite") == 0;
     p->config.takeover |= strcmp(option, "takeover") == 0;
     p->stage |= strcmp(option, "stage") == 0;
+    p->resume |= strcmp(option, "resume") == 0;
     p->stay |= strcmp(option, "stay") == 0;
     if (strncmp(option, "policy=", 7) == 0)
         p->policy = option + 7;
@@ -134,7 +135,8 @@ static int publish(struct publisher *p, struct refit_sender *sender, uint64_t ve
     pthread_t thread;
     snprintf(label, sizeof label, "step-%llu", (unsigned long long)version);
     struct refit_publish request = {.version = version, .label = label, .deadline_ms = p->deadline_ms, .check_source = p->check,
-                                    .policy = p->policy, .strategy = p->strategy, .stage_only = p->stage};
+                                    .policy = p->policy, .strategy = p->strategy, .stage_only = p->stage,
+                                    .resume = p->resume};
     p->version = version;
     pattern_fill(p->layout, p->rank, p->memory, version);
     atomic_store(&p->stop, false);

@@ -101,6 +101,14 @@ struct refit_publish {
      *   "relay"     the trainer sends each byte once, replicas pass it on
      *   "direct"    the trainer sends to each replica all it needs */
     const char *strategy;
+    /* Tensors whose bytes are those of version `unchanged_since`: names, or beginnings of names with a trailing "*". A replica that
+     * serves that version keeps them, its copy checked by digest; to any other they are moved like all others. That they have not
+     * changed here is the caller's word, which check_source proves. 0: none. */
+    uint64_t unchanged_since;
+    const char *const *unchanged;
+    size_t unchanged_count;
+    /* The last publish of this version broke, and the registered memory is as it was then: what has landed is not moved again. */
+    int resume;
 };
 
 enum refit_outcome {
