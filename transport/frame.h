@@ -9,7 +9,8 @@
  *   REFUSED  receiver  `length` bytes of text follow; argument: the status
  *   GRANT    receiver  edge, batch. local: argument is the ring slot to fill plus 1, or 0 when the receiver pulls
  *   DONE     receiver  nothing more is needed
- *   DATA     holder    edge, batch; `length` payload bytes follow, then the trailer: u32 count, count digests of 16 bytes
+ *   DATA     holder    edge, batch; `length` payload bytes follow, then the trailer: u32 count, count digests of 16
+ * bytes
  *   DIGESTS  holder    (local) edge, batch; `length` digests in this packet, after u32 first, u32 total
  *   PIECES   holder    (local) see local_pieces.h
  *   ALIVE    holder    a sign of life: something is owed

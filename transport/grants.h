@@ -13,8 +13,8 @@
 #include "transport/batch_set.h"
 #include "transport/endpoint.h"
 
-/* Posted batches of one holder that are not granted yet: enough that the next grant leaves with the thread that landed a
- * batch, and so few that a slow holder does not hoard what others could send. */
+/* Posted batches of one holder that are not granted yet: enough that the next grant leaves with the thread that
+ * landed a batch, and so few that a slow holder does not hoard what others could send. */
 #define REFIT_QUEUE_MAX 4
 
 struct refit_grant {

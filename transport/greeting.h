@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The greeting: what a holder sends first on every connection, and how it is judged. A head of fixed size, then the digest
- * (u64) of every edge that it offers. Nothing is kept for a connection beyond its head until the head's token is proven.
- * The answer is a WELCOME or a REFUSED frame.
+ * The greeting: what a holder sends first on every connection, and how it is judged. A head of fixed size, then the
+ * digest (u64) of every edge that it offers. Nothing is kept for a connection beyond its head until the head's token
+ * is proven. The answer is a WELCOME or a REFUSED frame.
  *
  *   head: u32 magic, u32 protocol, u32 planner version, u32 flags, 16 bytes token, u32 holder, u32 stream,
  *         u32 streams, u32 edges, u32 id length, 128 bytes id (zero padded)

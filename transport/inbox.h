@@ -16,7 +16,8 @@ struct refit_transfer_completion;
 struct refit_inbox;
 
 /* `capacity` completions at most are owed at any time: what can be granted at once over all endpoints. */
-REFIT_MUST_CHECK enum refit_status refit_inbox_create(size_t capacity, struct refit_inbox **out, struct refit_error *err);
+REFIT_MUST_CHECK enum refit_status refit_inbox_create(size_t capacity, struct refit_inbox **out,
+                                                      struct refit_error *err);
 void refit_inbox_destroy(struct refit_inbox *inbox); /* after its endpoints are closed; NULL is fine */
 
 /* Before a batch is granted: room for its completion. False: `capacity` are owed or wait to be taken. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which batches of a plan have landed: one bit each, set once and never cleared. What a relay may serve. Whoever waits for
- * a batch subscribes with an eventfd, which is written whenever batches landed. Thread-safe; has() takes no lock.
+ * Which batches of a plan have landed: one bit each, set once and never cleared. What a relay may serve. Whoever
+ * waits for a batch subscribes with an eventfd, which is written whenever batches landed. Thread-safe; has() takes no
+ * lock.
  */
 #ifndef REFIT_TRANSPORT_LANDED_H
 #define REFIT_TRANSPORT_LANDED_H

@@ -310,8 +310,8 @@ bool refit_local_supply_window(const struct refit_local_supply *supply, const st
            (supply->listed || refit_window_bound(*arena, *walk));
 }
 
-/* Over a fresh mapping, faults of 16 pages each take a third as long as the copy; one call for all takes a quarter less.
- * Where the kernel lacks the call (before 5.14) the faults do it. */
+/* Over a fresh mapping, faults of 16 pages each take a third as long as the copy; one call for all takes a quarter
+ * less. Where the kernel lacks the call (before 5.14) the faults do it. */
 static bool populate(const struct refit_arena *arena, uint64_t offset, uint64_t bytes)
 {
     struct refit_piece piece;

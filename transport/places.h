@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where a batch goes at the receiver: first the rank at which it lands, then the other ranks of its destination group, which get
- * a copy of what landed.
+ * Where a batch goes at the receiver: first the rank at which it lands, then the other ranks of its destination
+ * group, which get a copy of what landed.
  */
 #ifndef REFIT_TRANSPORT_PLACES_H
 #define REFIT_TRANSPORT_PLACES_H

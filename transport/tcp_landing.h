@@ -32,8 +32,8 @@ REFIT_MUST_CHECK enum refit_status refit_landing_begin(struct refit_landing *lan
                                                        const struct refit_endpoint_config *receiver,
                                                        const struct refit_edge *edge, uint32_t batch, uint8_t *staging,
                                                        struct refit_error *err);
-/* One read. *got bytes came; *drained: the socket held no more. REFIT_BUSY: nothing there; REFIT_PEER: closed. With the last
- * byte the batch is in every place. */
+/* One read. *got bytes came; *drained: the socket held no more. REFIT_BUSY: nothing there; REFIT_PEER: closed. With
+ * the last byte the batch is in every place. */
 REFIT_MUST_CHECK enum refit_status refit_landing_receive(struct refit_landing *landing, struct refit_stream *stream,
                                                          struct refit_endpoint_counters *counters, size_t *got,
                                                          bool *drained, struct refit_error *err);

@@ -14,8 +14,8 @@ enum refit_status refit_view_of(const struct refit_plan *plan, struct refit_aren
     struct refit_plan_scope scope = refit_plan_scope_of(plan);
     size_t expected = arenas_of(plan, scope);
     if (arena_count != expected)
-        return refit_fail(err, REFIT_INVALID, "a holder's plan describes the memory of %zu ranks, %zu arenas were given",
-                          expected, arena_count);
+        return refit_fail(err, REFIT_INVALID, "a holder's plan describes the memory of %zu ranks, %zu arenas were "
+                          "given", expected, arena_count);
     *out = (struct refit_view){
         .plan = plan, .side = scope.side, .rank = scope.rank, .arenas = arenas, .arena_count = arena_count};
     return REFIT_OK;

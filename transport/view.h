@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A holder's memory by what its plan describes: one source rank, all source ranks (any rank of an edge's source group has the
- * bytes), or the destination ranks of a relay (the rank at which a batch landed has them).
+ * A holder's memory by what its plan describes: one source rank, all source ranks (any rank of an edge's source group
+ * has the bytes), or the destination ranks of a relay (the rank at which a batch landed has them).
  */
 #ifndef REFIT_TRANSPORT_VIEW_H
 #define REFIT_TRANSPORT_VIEW_H

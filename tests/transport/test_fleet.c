@@ -132,6 +132,76 @@ static void a_chain_of_relays_carries_all_bytes_and_digests(void **state)
     }
 }
 
+struct pump {
+    struct site site;
+    int64_t holder; /* -1: the source ranks by turns */
+    size_t edge, edge_count;
+    uint32_t batch;
+    unsigned landed;
+};
+
+/* Posts what has room, takes what has come. */
+static void pump_once(struct pump *pump)
+{
+    struct site *site = &pump->site;
+    struct refit_transfer_completion done[8];
+    struct refit_error err;
+    const struct refit_edge *edges = refit_plan_edges(site->world.plan, &pump->edge_count);
+    while (pump->edge < pump->edge_count) {
+        const struct refit_edge *edge = &edges[pump->edge];
+        struct refit_group group = refit_plan_group(site->world.plan, REFIT_SOURCE, edge->source_group);
+        uint32_t holder = pump->holder < 0 ? group.ranks[pump->batch % group.count] : (uint32_t)pump->holder;
+        enum refit_status status = site->transport->post(site->receiver, holder, edge, pump->batch, &err);
+        if (status == REFIT_BUSY)
+            break;
+        must(status, &err);
+        if (++pump->batch == edge->batches) {
+            pump->batch = 0;
+            pump->edge++;
+        }
+    }
+    size_t count = refit_inbox_take(site->world.inbox, done, 8, refit_deadline_in_ms(1));
+    for (size_t i = 0; i < count; i++)
+        assert_int_equal(done[i].status, REFIT_OK);
+    pump->landed += (unsigned)count;
+}
+
+/* Every batch goes on to the next as soon as it has landed, and often is asked for before. */
+static void a_chain_moves_all_at_once(void **state)
+{
+    enum { SITES = 4 };
+    for (int i = 0; i < 2; i++) {
+        struct pump *pumps = calloc(SITES, sizeof *pumps);
+        struct refit_endpoint *sources[WORLD_RANKS_MAX], *relays[SITES];
+        assert_non_null(pumps);
+        for (int s = 0; s < SITES; s++)
+            site_open(&pumps[s].site, both[i], world_rows_source, world_rows_destination, 2);
+        connect_sources(&pumps[0].site, sources);
+        pumps[0].holder = -1;
+        for (int s = 1; s < SITES; s++) {
+            struct refit_endpoint_config config =
+                world_relay(&pumps[s - 1].site.world, &pumps[s].site.world, RELAY, 2);
+            relays[s] = connect_to(&pumps[s].site, &config);
+            pumps[s].holder = RELAY;
+        }
+        unsigned total = plan_batches(pumps[0].site.world.plan);
+        struct refit_deadline deadline = refit_deadline_in_ms(PULL_MS);
+        while (pumps[SITES - 1].landed < total) {
+            assert_false(refit_deadline_passed(deadline));
+            for (int s = SITES; s-- > 0;)
+                pump_once(&pumps[s]);
+        }
+        for (int s = 0; s < SITES; s++)
+            world_check_landed(&pumps[s].site.world);
+        for (int s = SITES; s-- > 1;)
+            both[i]->close(relays[s]);
+        close_all(&pumps[0].site, sources, pumps[0].site.world.sources);
+        for (int s = SITES; s-- > 0;)
+            site_close(&pumps[s].site);
+        free(pumps);
+    }
+}
+
 /* The relay is asked for two batches; the one that lands first is served first. */
 static void a_relay_holds_what_has_not_landed_and_serves_what_has(void **state)
 {
@@ -408,6 +478,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_chain_of_relays_carries_all_bytes_and_digests),
+        cmocka_unit_test(a_chain_moves_all_at_once),
         cmocka_unit_test(a_relay_holds_what_has_not_landed_and_serves_what_has),
         cmocka_unit_test(bytes_spread_to_a_whole_group_with_verification_off),
         cmocka_unit_test(a_slot_is_relayed),

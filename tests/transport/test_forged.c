@@ -320,7 +320,8 @@ static void a_wrong_digest_is_corrupt_and_the_batch_may_be_asked_again(void **st
     assert_int_equal(refit_segments_of(&segments, refit_walk_batch(stage.world.plan, edge, 0, 1), &err), REFIT_OK);
     uint32_t count = (uint32_t)segments.count;
     for (int i = 0; i < 2; i++) {
-        send_payload(&stage, edge, refit_batch_bytes(stage.world.plan, edge, 0), count, zeros, count * REFIT_DIGEST_BYTES);
+        send_payload(&stage, edge, refit_batch_bytes(stage.world.plan, edge, 0), count, zeros,
+                     count * REFIT_DIGEST_BYTES);
         assert_int_equal(completion_of(&stage), REFIT_CORRUPT);
         only_the_grant_changed(&stage, edge, 0);
         assert_int_equal(stage.transport->post(stage.receiver, 0, edge, 0, &err), REFIT_OK);

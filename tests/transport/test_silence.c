@@ -163,7 +163,7 @@ static void a_stopped_holder_is_silent_and_another_has_its_batches(void **state)
 static void a_slow_holder_is_not_silent(void **state)
 {
     const uint64_t rates[2][2] = {{256 << 10, 0}, {0, 256 << 10}};
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 3; i++) { /* what a local receiver copies slowly, its holder has answered */
         struct side side;
         struct refit_transfer_completion done;
         int64_t worst = 0;
