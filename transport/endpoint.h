@@ -13,6 +13,12 @@
 
 #define REFIT_ID_MAX 128      /* of a refit id, without a NUL */
 #define REFIT_STREAMS_MAX 16  /* connections of one holder */
+/* Batches that one holder owes beyond REFIT_GRANTS_PER_STREAM for each stream: enough that a thread which has landed a
+ * batch finds the next one granted, and that a relay has a choice of what to send first; so few that a slow holder does
+ * not hoard what others could send. */
+#define REFIT_QUEUE_MAX 4
+/* That one connection may owe: with `local` it is the holder's only one. */
+#define REFIT_OWED_MAX (REFIT_STREAMS_MAX * REFIT_GRANTS_PER_STREAM + REFIT_QUEUE_MAX)
 
 /* One role of one transport. Operations of the other role are NULL. */
 struct refit_endpoint_ops {

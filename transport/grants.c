@@ -125,6 +125,13 @@ static enum refit_status check_batch(const struct refit_grants *grants, const st
     return REFIT_OK;
 }
 
+/* What a holder may owe at a time. */
+static uint32_t owed_max(const struct refit_grants *grants, const struct refit_peer *peer)
+{
+    unsigned streams = grants->config->streams > peer->connections ? grants->config->streams : peer->connections;
+    return streams * REFIT_GRANTS_PER_STREAM + REFIT_QUEUE_MAX;
+}
+
 static enum refit_status check_peer(const struct refit_grants *grants, const struct refit_peer *peer, uint32_t holder,
                                     const struct refit_edge *edge, struct refit_error *err)
 {
@@ -136,9 +143,9 @@ static enum refit_status check_peer(const struct refit_grants *grants, const str
     if (!offers(grants, peer, edge))
         return refit_fail(err, REFIT_UNSUPPORTED, "refit %s: holder %u does not offer edge %016llx", id, holder,
                           (unsigned long long)edge->digest);
-    if (peer->queue_count == REFIT_QUEUE_MAX)
-        return refit_fail(err, REFIT_BUSY, "refit %s: %d batches of holder %u are queued; take completions first", id,
-                          REFIT_QUEUE_MAX, holder);
+    if (peer->queue_count == REFIT_QUEUE_MAX || peer->owed >= owed_max(grants, peer))
+        return refit_fail(err, REFIT_BUSY, "refit %s: holder %u owes %u batches; take completions first", id, holder,
+                          peer->owed);
     return REFIT_OK;
 }
 

@@ -2,7 +2,7 @@
  *
  * A receiver's ledger: what was posted, whom it waits for, what has ended. Shared by all transports.
  *
- *   post -> queue of the holder -> granted on one of its connections -> completion in the inbox
+ *   post -> (queue of the holder ->) granted on one of its connections -> completion in the inbox
  *
  * Every function but init, release and landed needs refit_grants.lock held.
  */
@@ -12,10 +12,6 @@
 #include "memory/ops.h"
 #include "transport/batch_set.h"
 #include "transport/endpoint.h"
-
-/* Posted batches of one holder that are not granted yet: enough that the next grant leaves with the thread that
- * landed a batch, and so few that a slow holder does not hoard what others could send. */
-#define REFIT_QUEUE_MAX 4
 
 struct refit_grant {
     const struct refit_edge *edge; /* of the receiver's plan */
@@ -28,7 +24,7 @@ struct refit_peer {
     unsigned connections;
     uint32_t owed;     /* posted and not completed */
     uint64_t *offered; /* owned: a bit per edge of the receiver's plan */
-    struct refit_grant queue[REFIT_QUEUE_MAX]; /* a ring */
+    struct refit_grant queue[REFIT_QUEUE_MAX]; /* a ring: what no connection has room for */
     unsigned queue_first, queue_count;
     uint64_t payload_bytes; /* landed */
     int64_t heard_ns;       /* on connections that are gone */

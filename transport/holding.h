@@ -12,9 +12,6 @@
 #include "transport/stream.h"
 #include "transport/view.h"
 
-/* Grants that one connection may owe. */
-#define REFIT_OWED_MAX (REFIT_STREAMS_MAX * REFIT_GRANTS_PER_STREAM)
-
 struct refit_holding {
     struct refit_endpoint *endpoint;
     struct refit_view view;

@@ -188,8 +188,8 @@ static bool start_one(struct refit_local_flow *flow)
 void refit_local_dispatch(struct refit_receiving *receiving, struct refit_peer *peer)
 {
     struct refit_local_flow *flow = peer->flows;
-    while (flow && !flow->cut && peer->queue_count > 0 &&
-           flow->tickets < receiving->base.config.streams * REFIT_GRANTS_PER_STREAM && start_one(flow))
+    (void)receiving;
+    while (flow && !flow->cut && peer->queue_count > 0 && flow->tickets < REFIT_OWED_MAX && start_one(flow))
         ;
 }
 

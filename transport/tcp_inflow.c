@@ -23,7 +23,7 @@ static struct refit_inflow *idlest(struct refit_peer *peer)
     for (struct refit_inflow *flow = peer->flows; flow; flow = flow->next)
         if (!flow->cut && (!best || flow->granted_count < best->granted_count))
             best = flow;
-    return best && best->granted_count < REFIT_GRANTS_PER_STREAM ? best : NULL;
+    return best && best->granted_count < REFIT_INFLOW_GRANTS ? best : NULL;
 }
 
 static void grant(struct refit_inflow *flow, struct refit_grant grant)

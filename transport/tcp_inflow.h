@@ -10,6 +10,7 @@
 #include "transport/tcp_landing.h"
 
 #define REFIT_TCP_THREADS_MAX 4
+#define REFIT_INFLOW_GRANTS (REFIT_GRANTS_PER_STREAM + REFIT_QUEUE_MAX)
 
 enum refit_inflow_phase { REFIT_INFLOW_FRAME, REFIT_INFLOW_PAYLOAD, REFIT_INFLOW_TRAILER };
 
@@ -22,7 +23,7 @@ struct refit_inflow {
     struct refit_inflow *next; /* of the same peer, or of those that are reaped */
 
     /* Under the lock. */
-    struct refit_grant granted[REFIT_GRANTS_PER_STREAM];
+    struct refit_grant granted[REFIT_INFLOW_GRANTS];
     unsigned granted_count;
     bool said_goodbye;
     bool active; /* its thread is reading it */
