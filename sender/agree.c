@@ -140,7 +140,9 @@ enum refit_status refit_agree_with_ranks(struct refit_replica *replica, bool che
         return status;
     replica->tally_whole = strcmp(hex, replica->report.digest) == 0;
     /* The digest is of what it keeps as well. */
-    if (!replica->tally_whole && !replica->keeps && replica->sent_bytes == replica->report.bytes_needed)
+    bool all_sent = !replica->keeps && replica->served_error.status == REFIT_OK &&
+                      replica->sent_bytes == replica->report.bytes_needed;
+    if (!replica->tally_whole && all_sent)
         return refit_fail(err, REFIT_CORRUPT, "%s: what landed has digest %.16s..., what was sent %.16s...",
                           replica->control.url.text, replica->report.digest, hex);
     return checked ? agree_with_memory(replica, err) : REFIT_OK;

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "sender/agree.h"
 #include "sender/serve.h"
+#include "sender/served.h"
 
 #define POLL_MS 500         /* a long poll during the transfer; also how late a lost rank is noticed at worst */
 #define POLL_PAUSE_MS 5     /* progress comes with every batch */
@@ -248,6 +249,12 @@ static bool rank_failed(struct refit_replica *replica, struct refit_error *err)
     return err->status != REFIT_OK;
 }
 
+/* A rank that has no connection any more is missed only where nobody else has what it holds: the replica knows. */
+static bool others_may_do(const struct refit_replica *replica, const struct refit_error *of_rank)
+{
+    return replica->class && !replica->fell_back && refit_served_is_let_go(of_rank->status);
+}
+
 static enum refit_status say_what_it_waited_for(const struct refit_replica *replica,
                                                 const struct refit_control_state *state, struct refit_error *err)
 {
@@ -276,7 +283,7 @@ static enum refit_status watch_until_staged(struct refit_replica *replica, struc
                 return refit_fail(err, REFIT_PEER, "%s: the replicas that served it failed", replica->control.url.text);
             refit_follower_ask_servers(replica);
         }
-        if (rank_failed(replica, &of_rank)) {
+        if (rank_failed(replica, &of_rank) && !others_may_do(replica, &of_rank)) {
             int64_t now = refit_clock_ns();
             if (failed_since_ns == 0)
                 failed_since_ns = now;
@@ -322,7 +329,7 @@ static enum refit_status sum_up(struct refit_replica *replica, struct refit_erro
                    ? err->status
                    : refit_fail(err, REFIT_TIMEOUT, "not all ranks have said what they sent");
     set_drained(replica);
-    if (replica->posted && rank_failed(replica, &of_rank))
+    if (replica->posted && rank_failed(replica, &of_rank) && !refit_served_is_let_go(of_rank.status))
         return refit_fail(err, of_rank.status, "%s: %s", replica->control.url.text, of_rank.text);
     take_supply(replica);
     return take_digest(replica, err);

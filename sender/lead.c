@@ -117,11 +117,11 @@ static enum refit_status take_served(struct refit_replica *replica, const struct
     replica->report.wire_bytes += served->wire_bytes;
     if (replica->class)
         replica->class->egress += served->payload_bytes;
-    if (served->outcome.status != REFIT_OK) {
-        *err = served->outcome;
-        return served->outcome.status;
-    }
-    return refit_served_add(tally, len, replica->tally, replica->again, err);
+    enum refit_status status = refit_served_add(tally, len, replica->tally, replica->again, err);
+    if (served->outcome.status == REFIT_OK || status != REFIT_OK)
+        return status;
+    *err = served->outcome;
+    return served->outcome.status;
 }
 
 void refit_lead_on_served(struct refit_lead *lead, uint32_t rank, const void *body, size_t len)
@@ -139,7 +139,7 @@ void refit_lead_on_served(struct refit_lead *lead, uint32_t rank, const void *bo
     struct refit_replica *replica = served.replica < lead->replica_count ? lead->replicas[served.replica] : NULL;
     if (replica && replica->posted && served.attempt == replica->attempt) {
         if (take_served(replica, &served, tally, tally_len, &err) != REFIT_OK &&
-            replica->served_error.status == REFIT_OK)
+            (replica->served_error.status == REFIT_OK || refit_served_is_let_go(replica->served_error.status)))
             refit_fail(&replica->served_error, err.status, "rank %u: %s", rank, err.text);
         replica->served++;
         pthread_cond_broadcast(&lead->changed);

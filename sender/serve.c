@@ -255,7 +255,14 @@ static enum refit_status serve_plan(struct service *service, struct refit_plan *
     size_t edges = 0;
     refit_plan_edges(plan, &edges);
     enum refit_status status = edges ? move_bytes(service, plan, account->sent, err) : REFIT_OK;
-    return status == REFIT_OK && service->check_source ? check(service, account->again, err) : status;
+    /* A replica that has got all may let go of a rank that it never needed. That one's memory is checked all the same. */
+    struct refit_error unchecked;
+    if (!service->check_source || (status != REFIT_OK && !refit_served_is_let_go(status)))
+        return status;
+    enum refit_status checked = check(service, account->again, &unchecked);
+    if (status == REFIT_OK && checked != REFIT_OK && err)
+        *err = unchecked;
+    return status == REFIT_OK ? checked : status;
 }
 
 static enum refit_status serve(struct service *service, struct account *account, struct refit_error *err)
@@ -281,7 +288,7 @@ static void answer(struct service *service, const struct account *account)
     struct refit_error err;
     refit_buf_init(&body, SERVED_MAX);
     bool ok = service->served.outcome.status == REFIT_OK;
-    if (!refit_served_write(&body, &service->served, ok ? account->sent : NULL, ok ? account->again : NULL))
+    if (!refit_served_write(&body, &service->served, ok ? account->sent : NULL, account->again))
         refit_log(REFIT_LOG_ERROR, "out of memory for the account of refit %s", service->refit_id);
     else if (refit_ranks_send(service->server->ranks, 0, REFIT_MESSAGE_SERVED, body.data, body.len,
                               refit_deadline_in_ms(SERVED_SEND_MS), &err) != REFIT_OK)

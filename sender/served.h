@@ -17,6 +17,12 @@ struct refit_served {
     uint64_t wire_bytes;
 };
 
+/* The replica's end went away: it failed, or it had all it needed. Which, the replica says. */
+static inline bool refit_served_is_let_go(enum refit_status status)
+{
+    return status == REFIT_PEER || status == REFIT_NOT_FOUND;
+}
+
 /* Tallies may be NULL. False: out of memory. */
 bool refit_served_write(struct refit_buf *out, const struct refit_served *served, const struct refit_tally *tally,
                         const struct refit_tally *again);

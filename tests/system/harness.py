@@ -93,11 +93,15 @@ def free_port():
 
 
 class Replica:
-    """A refitd and its engine ranks."""
+    """A refitd and its engine ranks: all of the layout's, or `count` of them from `first` on, for a pod of a replica that spans
+    several; its readers then meet those of the other pods in the file `steps`."""
 
-    def __init__(self, test, name, layout, options=(), reader_options=()):
+    def __init__(self, test, name, layout, options=(), reader_options=(), first=0, count=None, steps=None):
         self.test, self.name, self.layout = test, name, layout
-        self.ranks = layout["ranks"]
+        self.first, self.ranks, self.total = first, count or layout["ranks"], layout["ranks"]
+        self.steps = test.path(steps or name + ".steps")
+        if count:
+            options = ("--first-rank", str(first), "--ranks-total", str(self.total), *options)
         self.options, self.reader_options = list(options), list(reader_options)
         self.socket = test.path(name + ".sock")
         self.layout_path = test.write_json(name + ".layout.json", layout)
@@ -116,11 +120,12 @@ class Replica:
         self.ports = self.test.wait_json(ports, self.refitd)
 
     def start_readers(self, *ranks):
-        for rank in ranks or range(self.ranks):
+        ranks = ranks or range(self.first, self.first + self.ranks)
+        for rank in ranks:
             child = self.test.child(f"reader-{self.name}-{rank}", tool("tests", "system", "reader"), self.socket, self.layout_path,
-                                    str(rank), str(self.ranks), self.test.path(self.name + ".steps"), *self.reader_options)
+                                    str(rank), str(self.total), self.steps, *self.reader_options)
             self.readers[rank] = child
-        for rank in ranks or range(self.ranks):
+        for rank in ranks:
             self.readers[rank].wait_line("attached")
         return self
 
