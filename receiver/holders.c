@@ -103,11 +103,30 @@ static int64_t latest(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* A member is dropped soon, for others have what it has; so is a source that is not the only one. */
+/* On a link whose buffers are full a lost packet silences a connection for longer than a process is likely to be stopped; how long,
+ * is learned from what was heard again. */
+static void learn(struct refit_holders *holders, struct refit_holder *h, int64_t heard)
+{
+    int64_t from = latest(latest(h->heard_ns, h->since_ns), holders->trusted_ns);
+    if (h->owed > 0 && heard > h->heard_ns && heard - from > holders->gap_ns)
+        holders->gap_ns = heard - from;
+    h->heard_ns = latest(heard, h->heard_ns);
+}
+
+/* Waiting for a member costs nothing while there is enough to ask of others. After that it is dropped soon, for they have
+ * what it has. */
+static int64_t patience_with_member(const struct refit_holders *holders, const struct refit_holder *h)
+{
+    if (holders->due > h->due)
+        return latest(holders->silence_ns, holders->stall_ns);
+    return latest(holders->silence_ns, holders->gap_ns + holders->gap_ns / 2);
+}
+
+/* A source that is not the only one is dropped soon, too. */
 static int64_t patience(const struct refit_holders *holders, uint32_t holder)
 {
     if (refit_holders_is_member(holders, holder))
-        return holders->silence_ns;
+        return patience_with_member(holders, &holders->items[holder]);
     bool others = holder < holders->ranks ? holders->alternatives[holder] || holders->sources > 0 : holders->sources > 1;
     return others ? holders->silence_ns : latest(REFIT_GRACE_NS, holders->silence_ns);
 }
@@ -127,6 +146,8 @@ static void watch(struct refit_holders *holders, uint32_t holder, int64_t heard,
     struct refit_holder *h = &holders->items[holder];
     if (h->path < 0 || h->owed == 0 || holders->path[h->path].in_process)
         return;
+    if (refit_holders_is_member(holders, holder))
+        learn(holders, h, heard);
     int64_t quiet = now - latest(latest(heard, h->since_ns), holders->trusted_ns);
     if (quiet > patience(holders, holder))
         drop(holders, holder, now, "is silent");

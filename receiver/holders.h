@@ -30,7 +30,9 @@ struct refit_holder {
     uint32_t owed, losses, corrupt;
     uint32_t landed;       /* batches */
     uint64_t bytes;        /* landed */
+    uint32_t due;          /* members: batches that wait to be asked of it, as last told */
     int64_t since_ns;      /* it owes since then, or landed something then */
+    int64_t heard_ns;      /* when it was last heard of */
     uint64_t mark;         /* what all had landed at that time */
     int64_t lost_ns;       /* 0: not lost */
     int64_t away_until_ns;
@@ -45,6 +47,8 @@ struct refit_holders {
     struct refit_holder *items;
     bool *usable;                    /* by member */
     int64_t silence_ns, stall_ns, begun_ns, swept_ns, trusted_ns;
+    int64_t gap_ns;                  /* the longest silence of a member that ended by itself */
+    uint64_t due;                    /* batches that wait to be asked of anyone, as last told */
     uint64_t landed;                 /* batches of all */
     uint32_t owed;                   /* by all */
     uint32_t owed_max;               /* by one that is no member */

@@ -194,29 +194,38 @@ static bool is_origin_there(const struct progress *p, uint32_t group)
 }
 
 /* Everything else is asked for, and what is left waits for one member that needs much longer. */
-static bool pass_by_the_slow(struct progress *p)
+static void pass_by_the_slow(struct progress *p)
 {
     uint32_t slow = REFIT_BATCH_NONE;
     for (uint32_t target = 0; target < p->nobody; target++) {
         if (p->batches.lists[target].count == 0)
             continue;
         if (target >= members_of(p) || slow != REFIT_BATCH_NONE)
-            return false;
+            return;
         slow = target;
     }
     if (slow == REFIT_BATCH_NONE)
-        return false;
+        return;
     struct refit_holder *h = &p->holders.items[refit_holders_member(&p->holders, slow)];
     int64_t spent = refit_clock_ns() - p->holders.begun_ns;
-    if (h->slow || spent < p->holders.stall_ns ||
-        (double)spent * p->batches.lists[slow].count / (h->landed + 1.0) < (double)p->holders.stall_ns)
-        return false;
-    h->slow = true;
-    return true;
+    double needs = (double)spent * p->batches.lists[slow].count / (h->landed + 1.0);
+    h->slow |= spent > p->holders.stall_ns && needs > 2.0 * (double)p->holders.stall_ns && needs > 0.5 * (double)spent;
+}
+
+static void tell_what_is_due(struct progress *p)
+{
+    p->holders.due = 0;
+    for (uint32_t target = 0; target < p->nobody; target++) {
+        uint32_t count = p->batches.lists[target].count;
+        p->holders.due += count;
+        if (target < members_of(p))
+            p->holders.items[refit_holders_member(&p->holders, target)].due = count;
+    }
 }
 
 static void sweep(struct progress *p, bool anew)
 {
+    tell_what_is_due(p);
     if (members_of(p) > 0)
         pass_by_the_slow(p);
     anew |= refit_holders_sweep(&p->holders);
