@@ -201,9 +201,9 @@ static void measure(struct refit_layout *source, struct refit_layout *destinatio
     refit_plan_release(plan);
 }
 
-static const struct refit_plan_scope sources = {REFIT_SOURCE, REFIT_ALL_RANKS, false};
-static const struct refit_plan_scope destinations = {REFIT_DESTINATION, REFIT_ALL_RANKS, false};
-static const struct refit_plan_scope totals = {REFIT_SOURCE, REFIT_ALL_RANKS, true};
+static const struct refit_plan_scope sources = {.side = REFIT_SOURCE, .rank = REFIT_ALL_RANKS};
+static const struct refit_plan_scope destinations = {.side = REFIT_DESTINATION, .rank = REFIT_ALL_RANKS};
+static const struct refit_plan_scope totals = {.side = REFIT_SOURCE, .rank = REFIT_ALL_RANKS, .totals_only = true};
 
 static uint64_t walk_all(const struct refit_plan *plan)
 {
@@ -211,8 +211,9 @@ static uint64_t walk_all(const struct refit_plan *plan)
     uint64_t strips = 0;
     const struct refit_edge *edges = refit_plan_edges(plan, &count);
     for (size_t i = 0; i < count; i++) {
+        const uint32_t rank = refit_plan_group(plan, REFIT_SOURCE, edges[i].source_group).ranks[0];
         for (uint32_t number = 0; number < edges[i].batches; number++) {
-            struct refit_walk walk = refit_walk_batch(plan, &edges[i], number);
+            struct refit_walk walk = refit_walk_batch(plan, &edges[i], number, rank);
             struct refit_strip strip;
             while (refit_walk_next(&walk, UINT64_MAX, &strip)) {
                 strips++;
@@ -242,7 +243,7 @@ static void measure_walk(struct refit_layout *source, struct refit_layout *desti
 
 static void bench_llama(bool families)
 {
-    const struct refit_plan_scope one = {REFIT_SOURCE, 3, false};
+    const struct refit_plan_scope one = {.side = REFIT_SOURCE, .rank = 3};
     double ms = 0;
     struct refit_layout *source = llama_layout(true, families, &ms);
     struct refit_layout *destination = llama_layout(false, families, &ms);
@@ -257,10 +258,28 @@ static void bench_llama(bool families)
     refit_layout_release(destination);
 }
 
+/* A refit in which only one tensor of 64 has changed. */
+static void measure_some(struct refit_layout *source, struct refit_layout *destination)
+{
+    const uint32_t count = refit_layout_tensor_count(destination);
+    struct refit_plan_scope some = destinations;
+    uint8_t *wanted = calloc(count, 1);
+    if (!wanted) {
+        return;
+    }
+    for (uint32_t id = 0; id < count; id += 64) {
+        wanted[id] = 1;
+    }
+    some.wanted = wanted;
+    measure(source, destination, some, LARGE_ROUNDS, "the same, one tensor of 64");
+    free(wanted);
+}
+
 static void bench_moe(const struct moe *m)
 {
-    const struct refit_plan_scope from = {REFIT_SOURCE, 1, false};
-    const struct refit_plan_scope to = {REFIT_DESTINATION, 5, false};
+    const struct refit_plan_scope from = {.side = REFIT_SOURCE, .rank = 1};
+    const struct refit_plan_scope to = {
+        .side = REFIT_DESTINATION, .rank = REFIT_ALL_RANKS, .first_rank = 5, .rank_count = 1};
     double ms = 0;
     struct refit_layout *source = moe_layout(m, true, &ms);
     struct refit_layout *destination = moe_layout(m, false, &ms);
@@ -270,6 +289,7 @@ static void bench_moe(const struct moe *m)
     measure(source, destination, to, LARGE_ROUNDS, "destination rank 5");
     measure(source, destination, totals, LARGE_ROUNDS, "totals");
     measure(source, destination, destinations, LARGE_ROUNDS, "all destination ranks");
+    measure_some(source, destination);
     refit_layout_release(source);
     refit_layout_release(destination);
 }

@@ -36,6 +36,7 @@
 #define COPY_PIECE (4u << 20)
 #define ROW_ELEMENTS 1792 /* BF16: 3,584 bytes */
 #define TENSORS 16
+#define INBOX 256 /* completions, more than are ever owed */
 
 enum way { PLAIN, TCP, TCP_OFF, ROWS, ROWS_OFF, MEMCPY, LOCAL, LOCAL_OFF, WAYS };
 
@@ -333,16 +334,17 @@ static void sender_refit(int control, const struct order *order)
     json_decref(card);
 }
 
-static void pull_all(const struct refit_transport *transport, struct refit_endpoint *receiver, struct shape *shape)
+static void pull_all(const struct refit_transport *transport, struct refit_endpoint *receiver,
+                     struct refit_inbox *inbox, struct shape *shape)
 {
-    size_t edge_count, count, edge = 0, out = 0;
+    size_t edge_count, edge = 0, out = 0;
     uint32_t batch = 0;
     struct refit_error err;
     struct refit_transfer_completion done[16];
     const struct refit_edge *edges = refit_plan_edges(shape->receiver_plan, &edge_count);
     while (edge < edge_count || out > 0) {
         enum refit_status status =
-            edge < edge_count ? transport->post(receiver, &edges[edge], batch, &err) : REFIT_BUSY;
+            edge < edge_count ? transport->post(receiver, 0, &edges[edge], batch, &err) : REFIT_BUSY;
         if (status == REFIT_OK) {
             out++;
             if (++batch == edges[edge].batches) {
@@ -350,7 +352,7 @@ static void pull_all(const struct refit_transport *transport, struct refit_endpo
                 edge++;
             }
         } else if (status == REFIT_BUSY) {
-            must_refit(transport->poll(receiver, done, 16, &count, refit_deadline_in_ms(WAIT_MS), &err), &err);
+            size_t count = refit_inbox_take(inbox, done, 16, refit_deadline_in_ms(WAIT_MS));
             for (size_t i = 0; i < count; i++)
                 must(done[i].status == REFIT_OK, "a batch did not land");
             out -= count;
@@ -370,7 +372,11 @@ static struct result receiver_refit(int control, int way, struct refit_listener 
     char ready;
     refit_io_random(order.token, sizeof order.token);
     struct refit_endpoint_config config = config_of(way, order.token);
+    struct refit_inbox *inbox;
+    must_refit(refit_inbox_create(INBOX, &inbox, &err), &err);
     config.role = REFIT_RECEIVER;
+    config.holder = 1;
+    config.inbox = inbox;
     config.plan = shape->receiver_plan;
     config.arenas = shape->to;
     config.arena_count = shape->destinations;
@@ -379,12 +385,13 @@ static struct result receiver_refit(int control, int way, struct refit_listener 
     put(control, &order, sizeof order);
     get(control, &ready, 1);
     double cpu = cpu_seconds(), start = now_s(), other;
-    pull_all(transport, receiver, shape);
+    pull_all(transport, receiver, inbox, shape);
     struct result result = {.seconds = now_s() - start, .cpu_seconds = cpu_seconds() - cpu};
     must_refit(transport->finish(receiver, refit_deadline_in_ms(WAIT_MS), &err), &err);
     get(control, &other, sizeof other);
     result.cpu_seconds += other;
     transport->close(receiver);
+    refit_inbox_destroy(inbox);
     return result;
 }
 

@@ -4,13 +4,14 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/io.h"
 #include "checkpoint/checkpoint.h"
 #include "cli/commands.h"
 #include "cli/remote.h"
 #include "cli/table.h"
-#include "layouts/plan.h"
+#include "layouts/plan_json.h"
 #include "layouts/topology.h"
 
 struct plan_options {
@@ -45,53 +46,87 @@ static enum refit_status destination_layout(const struct plan_options *o, struct
     return refit_cli_layout(o->destination, o->to, out, err);
 }
 
-static const char *place_of(const struct refit_topology *topology, uint32_t rank)
+static struct refit_group side_of(const struct refit_plan *plan, const struct refit_edge *edge, enum refit_side side)
 {
-    return topology ? refit_topology_name(topology, refit_topology_domain_of(topology, rank)) : "-";
+    return refit_plan_group(plan, side, side == REFIT_SOURCE ? edge->source_group : edge->destination_group);
+}
+
+static uint32_t domain_of(const struct refit_topology *topology, uint32_t rank)
+{
+    return topology ? refit_topology_domain_of(topology, rank) : 0;
+}
+
+static const char *name_of(const struct refit_topology *topology, uint32_t domain)
+{
+    return topology ? refit_topology_name(topology, domain) : "-";
+}
+
+/* The domains of a group's ranks, each once; new. */
+static json_t *domains_of(const struct refit_topology *topology, struct refit_group group)
+{
+    json_t *seen = json_object(), *list = json_array();
+    for (uint32_t i = 0; i < group.count; i++) {
+        const char *name = name_of(topology, domain_of(topology, group.ranks[i]));
+        if (!json_object_get(seen, name))
+            json_array_append_new(list, json_string(name));
+        json_object_set_new(seen, name, json_true());
+    }
+    json_decref(seen);
+    return list;
+}
+
+static void domains_cell(struct refit_cli_table *table, const struct refit_topology *topology, struct refit_group group)
+{
+    json_t *list = domains_of(topology, group);
+    const char *first = json_string_value(json_array_get(list, 0));
+    if (json_array_size(list) > 1)
+        refit_cli_cell(table, "%s and %zu more", first, json_array_size(list) - 1);
+    else
+        refit_cli_cell(table, "%s", first ? first : "-");
+    json_decref(list);
 }
 
 static void print_text(const struct refit_plan *plan, const struct places *places, const struct refit_edge *edges,
                        size_t count)
 {
-    char text[16];
+    char text[64], written[16];
     struct refit_cli_table table;
-    static const char *const head[] = {"SOURCE RANK", "SERVING RANK", "BYTES", "BOXES", "BATCHES", "FROM", "TO"};
+    static const char *const head[] = {"SOURCE RANKS", "SERVING RANKS", "BYTES", "BOXES", "BATCHES", "FROM", "TO"};
     size_t columns = places->from || places->to ? 7 : 5;
     refit_cli_table_init(&table, columns);
     for (size_t i = 0; i < columns; i++)
         refit_cli_cell(&table, "%s", head[i]);
     for (size_t i = 0; i < count; i++) {
-        refit_cli_cell(&table, "%u", edges[i].source_rank);
-        refit_cli_cell(&table, "%u", edges[i].destination_rank);
+        struct refit_group senders = side_of(plan, &edges[i], REFIT_SOURCE);
+        struct refit_group takers = side_of(plan, &edges[i], REFIT_DESTINATION);
+        refit_cli_cell(&table, "%s", refit_group_format(senders, text, sizeof text));
+        refit_cli_cell(&table, "%s", refit_group_format(takers, text, sizeof text));
         refit_cli_cell(&table, "%s", refit_cli_bytes(edges[i].bytes, text, sizeof text));
         refit_cli_cell(&table, "%llu", (unsigned long long)edges[i].ops);
         refit_cli_cell(&table, "%u", edges[i].batches);
         if (columns > 5) {
-            refit_cli_cell(&table, "%s", place_of(places->from, edges[i].source_rank));
-            refit_cli_cell(&table, "%s", place_of(places->to, edges[i].destination_rank));
+            domains_cell(&table, places->from, senders);
+            domains_cell(&table, places->to, takers);
         }
     }
     refit_cli_table_print(&table);
     refit_cli_table_release(&table);
-    printf("%llu bytes (%s) over %zu links, of a model of %llu\n", (unsigned long long)refit_plan_bytes(plan),
+    printf("%llu bytes (%s) over %zu links, %s written, of a model of %llu\n",
+           (unsigned long long)refit_plan_bytes(plan),
            refit_cli_bytes(refit_plan_bytes(plan), text, sizeof text), count,
+           refit_cli_bytes(refit_plan_written_bytes(plan), written, sizeof written),
            (unsigned long long)refit_layout_model_bytes(refit_plan_destination(plan)));
 }
 
 static void print_json(const struct refit_plan *plan, const struct places *places, const struct refit_edge *edges,
                        size_t count)
 {
-    json_t *list = json_array();
-    for (size_t i = 0; i < count; i++)
-        json_array_append_new(list, json_pack("{s:I, s:I, s:o, s:o, s:I, s:s, s:s}", "source_rank",
-                                              (json_int_t)edges[i].source_rank, "destination_rank",
-                                              (json_int_t)edges[i].destination_rank, "bytes", refit_json_u64(edges[i].bytes),
-                                              "ops", refit_json_u64(edges[i].ops), "batches", (json_int_t)edges[i].batches,
-                                              "from", place_of(places->from, edges[i].source_rank), "to",
-                                              place_of(places->to, edges[i].destination_rank)));
-    json_t *root = json_pack("{s:s, s:s, s:o, s:o}", "source", refit_layout_digest(refit_plan_source(plan)), "destination",
-                             refit_layout_digest(refit_plan_destination(plan)), "bytes",
-                             refit_json_u64(refit_plan_bytes(plan)), "edges", list);
+    json_t *root = refit_plan_json(plan), *list = json_object_get(root, "edges");
+    for (size_t i = 0; i < count; i++) {
+        json_t *edge = json_array_get(list, i);
+        json_object_set_new(edge, "from", domains_of(places->from, side_of(plan, &edges[i], REFIT_SOURCE)));
+        json_object_set_new(edge, "to", domains_of(places->to, side_of(plan, &edges[i], REFIT_DESTINATION)));
+    }
     json_dumpf(root, stdout, JSON_INDENT(1));
     putchar('\n');
     json_decref(root);
@@ -114,25 +149,43 @@ static enum refit_status read_topology(const char *path, uint32_t ranks, struct 
     return status;
 }
 
-/* Bytes from one domain to another; a link within a domain is its fast path. */
-static void print_links(const struct places *places, const struct refit_edge *edges, size_t count)
+static void count_domains(const struct refit_topology *topology, struct refit_group group, uint32_t domains,
+                          uint32_t *ranks)
+{
+    memset(ranks, 0, domains * sizeof *ranks);
+    for (uint32_t i = 0; i < group.count; i++)
+        ranks[domain_of(topology, group.ranks[i])]++;
+}
+
+/* Bytes from one domain to another, as they are when the ranks of each group share evenly; a link within a domain is
+ * its fast path. */
+static void print_links(const struct refit_plan *plan, const struct places *places, const struct refit_edge *edges,
+                        size_t count)
 {
     uint32_t rows = places->from ? refit_topology_domains(places->from) : 1;
     uint32_t columns = places->to ? refit_topology_domains(places->to) : 1;
-    uint64_t *bytes = calloc((size_t)rows * columns, sizeof *bytes);
-    for (size_t i = 0; bytes && i < count; i++) {
-        uint32_t row = places->from ? refit_topology_domain_of(places->from, edges[i].source_rank) : 0;
-        uint32_t column = places->to ? refit_topology_domain_of(places->to, edges[i].destination_rank) : 0;
-        bytes[(size_t)row * columns + column] += edges[i].bytes;
+    double *bytes = calloc((size_t)rows * columns, sizeof *bytes);
+    uint32_t *from = calloc(rows, sizeof *from), *to = calloc(columns, sizeof *to);
+    if (!bytes || !from || !to)
+        count = rows = 0;
+    for (size_t i = 0; i < count; i++) {
+        struct refit_group senders = side_of(plan, &edges[i], REFIT_SOURCE);
+        struct refit_group takers = side_of(plan, &edges[i], REFIT_DESTINATION);
+        count_domains(places->from, senders, rows, from);
+        count_domains(places->to, takers, columns, to);
+        for (size_t at = 0; at < (size_t)rows * columns; at++)
+            bytes[at] += (double)edges[i].bytes * from[at / columns] / senders.count * to[at % columns] / takers.count;
     }
-    for (size_t i = 0; bytes && i < (size_t)rows * columns; i++) {
+    for (size_t at = 0; at < (size_t)rows * columns; at++) {
         char text[16];
-        const char *from = places->from ? refit_topology_name(places->from, (uint32_t)(i / columns)) : "-";
-        const char *to = places->to ? refit_topology_name(places->to, (uint32_t)(i % columns)) : "-";
-        if (bytes[i])
-            printf("link %s -> %s: %s\n", from, to, refit_cli_bytes(bytes[i], text, sizeof text));
+        if (bytes[at] > 0)
+            printf("link %s -> %s: %s\n", name_of(places->from, (uint32_t)(at / columns)),
+                   name_of(places->to, (uint32_t)(at % columns)),
+                   refit_cli_bytes((uint64_t)bytes[at], text, sizeof text));
     }
     free(bytes);
+    free(from);
+    free(to);
 }
 
 static enum refit_status show_places(const struct plan_options *o, const struct refit_plan *plan,
@@ -146,7 +199,7 @@ static enum refit_status show_places(const struct plan_options *o, const struct 
     if (status == REFIT_OK) {
         (o->json ? print_json : print_text)(plan, &places, edges, count);
         if (!o->json && (places.from || places.to))
-            print_links(&places, edges, count);
+            print_links(plan, &places, edges, count);
     }
     refit_topology_release(places.from);
     refit_topology_release(places.to);

@@ -55,14 +55,18 @@ static void show_row(void *context, const char *url, const json_t *answer)
     json_array_append_new(shown->all, item);
 }
 
-static int show_status(const struct refit_cli_list *urls, bool json)
+static int show_status(const struct refit_cli_list *words, const struct refit_cli_list *to, bool json)
 {
     static const char *const head[] = {"REPLICA", "VERSION", "LABEL", "DIGEST", "STAGED", "RETAINED", "RANKS", "HELD", "LEAD"};
+    struct refit_cli_targets targets;
+    int rc = refit_cli_targets_read("status", words, to, &targets);
+    if (rc != REFIT_EXIT_PARSED)
+        return rc;
     struct shown shown = {.all = json_array()};
     refit_cli_table_init(&shown.table, sizeof head / sizeof *head);
     for (size_t i = 0; i < sizeof head / sizeof *head; i++)
         refit_cli_cell(&shown.table, "%s", head[i]);
-    int rc = refit_cli_each("status", urls, REFIT_HTTP_GET, "/v1/weights", NULL, show_row, &shown);
+    rc = refit_cli_each("status", &targets.urls, REFIT_HTTP_GET, "/v1/weights", NULL, show_row, &shown);
     if (json) {
         json_dumpf(shown.all, stdout, JSON_INDENT(1));
         putchar('\n');
@@ -71,21 +75,24 @@ static int show_status(const struct refit_cli_list *urls, bool json)
     }
     refit_cli_table_release(&shown.table);
     json_decref(shown.all);
+    refit_cli_targets_release(&targets);
     return rc;
 }
 
 static int run(const struct refit_cli_command *self, int argc, char **argv)
 {
-    struct refit_cli_list urls = {0};
+    struct refit_cli_list words = {0}, to = {0};
     bool json = false;
-    const struct refit_cli_option options[] = {{"output", REFIT_CLI_OUTPUT, "FORMAT", "json or text", &json, false}, {0}};
-    int rc = refit_cli_parse(self, options, argc, argv, &urls, 1, SIZE_MAX);
+    const struct refit_cli_option options[] = {{"to", REFIT_CLI_LIST, "MEMBER", REFIT_CLI_TO_HELP, &to, false},
+                                               {"output", REFIT_CLI_OUTPUT, "FORMAT", "json or text", &json, false}, {0}};
+    int rc = refit_cli_parse(self, options, argc, argv, &words, 0, SIZE_MAX);
     if (rc == REFIT_EXIT_PARSED)
-        rc = show_status(&urls, json);
-    refit_cli_list_release(&urls);
+        rc = show_status(&words, &to, json);
+    refit_cli_list_release(&words);
+    refit_cli_list_release(&to);
     return rc;
 }
 
 const struct refit_cli_command refit_cli_status = {
-    .name = "status", .arguments = "URL...", .summary = "which version each replica serves, with its digest",
+    .name = "status", .arguments = "MEMBER...", .summary = "which version each replica serves, with its digest",
     .examples = "  refit status http://10.0.0.7:7070 http://10.0.0.8:7070\n", .run = run};

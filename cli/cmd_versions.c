@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Commands that change what a replica serves or accepts: rollback, release, abort, quarantine.
+ * Commands that change what replicas accept: hold, release, abort, quarantine.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,64 +9,42 @@
 #include "cli/commands.h"
 #include "cli/remote.h"
 
-static void show_rollback(void *context, const char *url, const json_t *answer)
-{
-    (void)context;
-    const json_t *active = json_object_get(answer, "active");
-    json_t *version = json_object_get(active, "version");
-    char *text = json_dumps(version, JSON_ENCODE_ANY);
-    const char *digest = json_string_value(json_object_get(active, "digest"));
-    printf("%s: serves version %s, digest %s; newer versions are held off until 'refit release'\n", url, text ? text : "-",
-           digest ? digest : "-");
-    free(text);
-}
-
-static int run_rollback(const struct refit_cli_command *self, int argc, char **argv)
-{
-    struct refit_cli_list urls = {0};
-    const char *kv = NULL;
-    uint64_t version = 0;
-    bool quarantine = false;
-    const struct refit_cli_option options[] = {
-        {"version", REFIT_CLI_COUNT, "N", "a retained version (default: the one before the current)", &version, false},
-        {"kv", REFIT_CLI_TEXT, "WORD", "KV and prefix caches: flush (default), keep or namespace", &kv, false},
-        {"quarantine", REFIT_CLI_FLAG, NULL, "refuse the digest that is left behind from now on", &quarantine, false},
-        {0}};
-    int rc = refit_cli_parse(self, options, argc, argv, &urls, 1, SIZE_MAX);
-    if (rc == REFIT_EXIT_PARSED) {
-        json_t *body = json_object();
-        if (version)
-            json_object_set_new(body, "version", refit_json_u64(version));
-        if (kv)
-            json_object_set_new(body, "kv", json_string(kv));
-        if (quarantine)
-            json_object_set_new(body, "quarantine", json_true());
-        rc = refit_cli_each("rollback", &urls, REFIT_HTTP_POST, "/rollback", body, show_rollback, NULL);
-        json_decref(body);
-    }
-    refit_cli_list_release(&urls);
-    return rc;
-}
-
 static void show_done(void *context, const char *url, const json_t *answer)
 {
     (void)answer;
     printf("%s: %s\n", url, (const char *)context);
 }
 
-static int run_release(const struct refit_cli_command *self, int argc, char **argv)
+/* The same to all members, with an empty body. */
+static int post_to_all(const struct refit_cli_command *self, int argc, char **argv, const char *path, char *done)
 {
-    struct refit_cli_list urls = {0};
-    char done[] = "newer versions are accepted again";
-    const struct refit_cli_option options[] = {{0}};
-    int rc = refit_cli_parse(self, options, argc, argv, &urls, 1, SIZE_MAX);
+    struct refit_cli_list words = {0}, to = {0};
+    struct refit_cli_targets targets;
+    const struct refit_cli_option options[] = {{"to", REFIT_CLI_LIST, "MEMBER", REFIT_CLI_TO_HELP, &to, false}, {0}};
+    int rc = refit_cli_parse(self, options, argc, argv, &words, 0, SIZE_MAX);
+    if (rc == REFIT_EXIT_PARSED)
+        rc = refit_cli_targets_read(self->name, &words, &to, &targets);
     if (rc == REFIT_EXIT_PARSED) {
         json_t *body = json_object();
-        rc = refit_cli_each("release", &urls, REFIT_HTTP_POST, "/v1/release", body, show_done, done);
+        rc = refit_cli_each(self->name, &targets.urls, REFIT_HTTP_POST, path, body, show_done, done);
         json_decref(body);
+        refit_cli_targets_release(&targets);
     }
-    refit_cli_list_release(&urls);
+    refit_cli_list_release(&words);
+    refit_cli_list_release(&to);
     return rc;
+}
+
+static int run_release(const struct refit_cli_command *self, int argc, char **argv)
+{
+    char done[] = "newer versions are accepted again";
+    return post_to_all(self, argc, argv, "/v1/release", done);
+}
+
+static int run_hold(const struct refit_cli_command *self, int argc, char **argv)
+{
+    char done[] = "newer versions are held off until 'refit release'";
+    return post_to_all(self, argc, argv, "/v1/hold", done);
 }
 
 /* The id of the refit that runs at `url`, or its latest. */
@@ -114,34 +92,43 @@ static int run_abort(const struct refit_cli_command *self, int argc, char **argv
     return rc;
 }
 
+static int quarantine(const char *digest, bool on, const struct refit_cli_list *to)
+{
+    char on_text[] = "this digest is refused from now on", off_text[] = "this digest is accepted again";
+    struct refit_cli_targets targets;
+    int rc = refit_cli_targets_read("quarantine", NULL, to, &targets);
+    if (rc != REFIT_EXIT_PARSED)
+        return rc;
+    json_t *body = json_pack("{s:s, s:b}", "digest", digest, "on", (int)on);
+    rc = refit_cli_each("quarantine", &targets.urls, REFIT_HTTP_POST, "/v1/quarantine", body, show_done,
+                        on ? on_text : off_text);
+    json_decref(body);
+    refit_cli_targets_release(&targets);
+    return rc;
+}
+
 static int run_quarantine(const struct refit_cli_command *self, int argc, char **argv)
 {
     struct refit_cli_list words = {0}, to = {0};
     bool off = false;
-    char on_text[] = "this digest is refused from now on", off_text[] = "this digest is accepted again";
     const struct refit_cli_option options[] = {
-        {"to", REFIT_CLI_LIST, "URL", "control API of a replica; once for each", &to, true},
+        {"to", REFIT_CLI_LIST, "MEMBER", REFIT_CLI_TO_HELP, &to, true},
         {"off", REFIT_CLI_FLAG, NULL, "accept it again", &off, false},
         {0}};
     int rc = refit_cli_parse(self, options, argc, argv, &words, 1, 1);
-    if (rc == REFIT_EXIT_PARSED) {
-        json_t *body = json_pack("{s:s, s:b}", "digest", words.items[0], "on", !off);
-        rc = refit_cli_each("quarantine", &to, REFIT_HTTP_POST, "/v1/quarantine", body, show_done, off ? off_text : on_text);
-        json_decref(body);
-    }
+    if (rc == REFIT_EXIT_PARSED)
+        rc = quarantine(words.items[0], !off, &to);
     refit_cli_list_release(&words);
     refit_cli_list_release(&to);
     return rc;
 }
 
-const struct refit_cli_command refit_cli_rollback = {
-    .name = "rollback", .arguments = "URL...", .summary = "serve the retained version again, with no transfer, and hold there",
-    .examples = "  refit rollback http://10.0.0.7:7070 http://10.0.0.8:7070\n"
-                "  refit rollback --version 6 --quarantine http://10.0.0.7:7070\n",
-    .run = run_rollback};
+const struct refit_cli_command refit_cli_hold = {
+    .name = "hold", .arguments = "MEMBER...", .summary = "refuse newer versions until released",
+    .examples = "  refit hold --to file:/etc/refit/members\n", .run = run_hold};
 
 const struct refit_cli_command refit_cli_release = {
-    .name = "release", .arguments = "URL...", .summary = "end the hold that a rollback set",
+    .name = "release", .arguments = "MEMBER...", .summary = "end the hold that a rollback or hold set",
     .examples = "  refit release http://10.0.0.7:7070\n", .run = run_release};
 
 const struct refit_cli_command refit_cli_abort = {
@@ -149,5 +136,5 @@ const struct refit_cli_command refit_cli_abort = {
     .examples = "  refit abort http://10.0.0.7:7070\n", .run = run_abort};
 
 const struct refit_cli_command refit_cli_quarantine = {
-    .name = "quarantine", .arguments = "DIGEST --to URL...", .summary = "refuse a model digest, or accept it again",
+    .name = "quarantine", .arguments = "DIGEST --to MEMBER...", .summary = "refuse a model digest, or accept it again",
     .examples = "  refit quarantine 4f0c... --to http://10.0.0.7:7070\n", .run = run_quarantine};

@@ -84,16 +84,23 @@ static int watch(const struct refit_cli_list *urls, bool once)
 
 static int run(const struct refit_cli_command *self, int argc, char **argv)
 {
-    struct refit_cli_list urls = {0};
+    struct refit_cli_list words = {0}, to = {0};
     bool once = false;
-    const struct refit_cli_option options[] = {{"once", REFIT_CLI_FLAG, NULL, "one look, then end", &once, false}, {0}};
-    int rc = refit_cli_parse(self, options, argc, argv, &urls, 1, SIZE_MAX);
+    const struct refit_cli_option options[] = {{"to", REFIT_CLI_LIST, "MEMBER", REFIT_CLI_TO_HELP, &to, false},
+                                               {"once", REFIT_CLI_FLAG, NULL, "one look, then end", &once, false}, {0}};
+    int rc = refit_cli_parse(self, options, argc, argv, &words, 0, SIZE_MAX);
+    struct refit_cli_targets targets;
     if (rc == REFIT_EXIT_PARSED)
-        rc = watch(&urls, once);
-    refit_cli_list_release(&urls);
+        rc = refit_cli_targets_read("watch", &words, &to, &targets);
+    if (rc == REFIT_EXIT_PARSED) {
+        rc = watch(&targets.urls, once);
+        refit_cli_targets_release(&targets);
+    }
+    refit_cli_list_release(&words);
+    refit_cli_list_release(&to);
     return rc;
 }
 
 const struct refit_cli_command refit_cli_watch = {
-    .name = "watch", .arguments = "URL...", .summary = "follow the running refit of each replica to its end",
+    .name = "watch", .arguments = "MEMBER...", .summary = "follow the running refit of each replica to its end",
     .examples = "  refit watch http://10.0.0.7:7070 http://10.0.0.8:7070\n", .run = run};

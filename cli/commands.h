@@ -8,7 +8,7 @@
 #include "cli/options.h"
 
 extern const struct refit_cli_command refit_cli_push, refit_cli_status, refit_cli_plan, refit_cli_watch, refit_cli_rollback,
-    refit_cli_release, refit_cli_abort, refit_cli_quarantine, refit_cli_digest, refit_cli_drain,
-    refit_cli_probe, refit_cli_exec;
+    refit_cli_release, refit_cli_abort, refit_cli_quarantine, refit_cli_digest, refit_cli_fleet, refit_cli_resolve,
+    refit_cli_hold, refit_cli_drain, refit_cli_probe, refit_cli_exec;
 
 #endif

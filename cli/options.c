@@ -27,7 +27,7 @@ static int complain(const struct refit_cli_command *command, const char *what, c
     return REFIT_EXIT_USAGE;
 }
 
-static bool append(struct refit_cli_list *list, const char *item)
+bool refit_cli_list_append(struct refit_cli_list *list, const char *item)
 {
     const char **items = realloc(list->items, (list->count + 1) * sizeof *items);
     if (!items)
@@ -77,7 +77,7 @@ static const char *take(const struct refit_cli_option *option, const char *value
     case REFIT_CLI_TEXT: *(const char **)option->out = value; return NULL;
     case REFIT_CLI_COUNT: return parse_count(value, option->out) ? NULL : "expected a whole number from 1 on";
     case REFIT_CLI_DURATION: return parse_duration(value, option->out) ? NULL : "expected a duration such as 500ms, 30s or 10m";
-    case REFIT_CLI_LIST: return append(option->out, value) ? NULL : "out of memory";
+    case REFIT_CLI_LIST: return refit_cli_list_append(option->out, value) ? NULL : "out of memory";
     case REFIT_CLI_OUTPUT:
         *(bool *)option->out = strcmp(value, "json") == 0;
         return strcmp(value, "json") == 0 || strcmp(value, "text") == 0 ? NULL : "expected json or text";
@@ -139,7 +139,7 @@ int refit_cli_parse(const struct refit_cli_command *command, const struct refit_
     for (int at = 1; at < argc; at++) {
         int rc = REFIT_EXIT_PARSED;
         if (only_words || argv[at][0] != '-' || argv[at][1] == '\0') {
-            if (!append(positional, argv[at]))
+            if (!refit_cli_list_append(positional, argv[at]))
                 return REFIT_EXIT_FAILED;
         } else if (strcmp(argv[at], "--") == 0) {
             only_words = true;

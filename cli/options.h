@@ -47,6 +47,8 @@ enum { REFIT_EXIT_OK = 0, REFIT_EXIT_FAILED = 1, REFIT_EXIT_USAGE = 2, REFIT_EXI
  * are no options go to `positional`, which must get between `min` and `max` of them. `options` ends with a NULL name. */
 int refit_cli_parse(const struct refit_cli_command *command, const struct refit_cli_option *options, int argc, char **argv,
                     struct refit_cli_list *positional, size_t min, size_t max);
+/* False: out of memory. */
+bool refit_cli_list_append(struct refit_cli_list *list, const char *item);
 void refit_cli_list_release(struct refit_cli_list *list);
 
 #endif

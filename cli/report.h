@@ -7,9 +7,10 @@
 
 #include <refit/sender.h>
 
-void refit_cli_report_text(const struct refit_report *report);
+/* `command` stands before what goes to standard error. */
+void refit_cli_report_text(const char *command, const struct refit_report *report);
 void refit_cli_report_json(const struct refit_report *report);
-/* REFIT_EXIT_OK, REFIT_EXIT_PARTLY or REFIT_EXIT_FAILED by the replicas' outcomes. */
-int refit_cli_report_exit(const struct refit_report *report, int wanted_outcome);
+/* REFIT_EXIT_OK, REFIT_EXIT_PARTLY or REFIT_EXIT_FAILED by the outcome. */
+int refit_cli_report_exit(const struct refit_report *report);
 
 #endif

@@ -16,7 +16,13 @@ void refit_plan_release(struct refit_plan *plan)
     }
     refit_layout_release(plan->source);
     refit_layout_release(plan->destination);
+    refit_plan_groups_release(&plan->groups[REFIT_SOURCE]);
+    refit_plan_groups_release(&plan->groups[REFIT_DESTINATION]);
     free(plan->edges);
+    free(plan->by_digest);
+    free(plan->wanted);
+    free(plan->first_place);
+    free(plan->places);
     free(plan->first_op);
     free(plan->first_mark);
     free(plan->ops);
@@ -41,20 +47,49 @@ const struct refit_edge *refit_plan_edges(const struct refit_plan *plan, size_t 
     return plan->edges;
 }
 
-static int by_ranks(const void *key, const void *element)
+const struct refit_edge *refit_plan_edge(const struct refit_plan *plan, uint64_t digest)
 {
-    const struct refit_edge *a = key;
-    const struct refit_edge *b = element;
-    if (a->destination_rank != b->destination_rank) {
-        return a->destination_rank < b->destination_rank ? -1 : 1;
+    size_t low = 0;
+    size_t high = plan->edge_count;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (plan->edges[plan->by_digest[middle]].digest < digest) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
     }
-    return (a->source_rank > b->source_rank) - (a->source_rank < b->source_rank);
+    if (low == plan->edge_count) {
+        return NULL;
+    }
+    const struct refit_edge *edge = &plan->edges[plan->by_digest[low]];
+    return edge->digest == digest ? edge : NULL;
 }
 
-const struct refit_edge *refit_plan_edge(const struct refit_plan *plan, uint32_t source_rank, uint32_t destination_rank)
+uint64_t refit_plan_class(const struct refit_plan *plan)
 {
-    const struct refit_edge key = {.source_rank = source_rank, .destination_rank = destination_rank};
-    return bsearch(&key, plan->edges, plan->edge_count, sizeof(key), by_ranks);
+    uint64_t class = REFIT_PLANNER_VERSION;
+    for (size_t i = 0; i < plan->edge_count; i++) {
+        class = refit_plan_mix(class ^ plan->edges[plan->by_digest[i]].digest) + 0x9e3779b97f4a7c15u;
+    }
+    return class;
+}
+
+struct refit_group refit_plan_group(const struct refit_plan *plan, enum refit_side side, uint32_t number)
+{
+    return refit_plan_groups_at(&plan->groups[side], number);
+}
+
+uint32_t refit_plan_batch_bytes(const struct refit_plan *plan)
+{
+    return plan->batch_bytes;
+}
+
+uint32_t refit_plan_landing_rank(const struct refit_plan *plan, const struct refit_edge *edge, uint32_t number)
+{
+    const struct refit_group group = refit_plan_groups_at(&plan->groups[REFIT_DESTINATION], edge->destination_group);
+    const uint16_t *places = plan->places + plan->first_place[edge - plan->edges];
+    return group.ranks[places[number % group.count]];
 }
 
 uint64_t refit_plan_bytes(const struct refit_plan *plan)
@@ -62,9 +97,43 @@ uint64_t refit_plan_bytes(const struct refit_plan *plan)
     return plan->bytes;
 }
 
+uint64_t refit_plan_written_bytes(const struct refit_plan *plan)
+{
+    return plan->written_bytes;
+}
+
+uint32_t refit_plan_first_rank(const struct refit_plan *plan)
+{
+    return plan->first_rank;
+}
+
+uint32_t refit_plan_rank_count(const struct refit_plan *plan)
+{
+    return plan->rank_count;
+}
+
+static size_t groups_memory(const struct refit_plan_groups *groups)
+{
+    return groups->rank_count * sizeof(*groups->ranks) + groups->count * sizeof(*groups->spans);
+}
+
 size_t refit_plan_memory(const struct refit_plan *plan)
 {
-    const size_t per_edge = sizeof(*plan->edges) + sizeof(*plan->first_op) + sizeof(*plan->first_mark);
-    return sizeof(*plan) + (plan->edge_count + 1) * per_edge + plan->op_count * sizeof(*plan->ops)
+    const size_t per_edge = sizeof(*plan->edges) + sizeof(*plan->by_digest) + sizeof(*plan->first_place)
+                            + sizeof(*plan->first_op) + sizeof(*plan->first_mark);
+    return sizeof(*plan) + groups_memory(&plan->groups[REFIT_SOURCE]) + groups_memory(&plan->groups[REFIT_DESTINATION])
+           + (plan->edge_count + 1) * per_edge + plan->place_count * sizeof(*plan->places)
+           + plan->op_count * sizeof(*plan->ops)
            + plan->mark_count * sizeof(*plan->marks) + plan->form_words * sizeof(*plan->forms);
+}
+
+struct refit_plan_scope refit_plan_scope_of(const struct refit_plan *plan)
+{
+    return (struct refit_plan_scope){
+        .side = plan->side,
+        .rank = plan->rank,
+        .first_rank = plan->first_rank,
+        .rank_count = plan->rank_count,
+        .wanted = plan->wanted,
+    };
 }

@@ -179,13 +179,17 @@ static uint64_t predict(const struct family_class *class, const uint32_t *values
     return offset;
 }
 
-static void predict_all(struct refit_plan_side *side, const struct family_class *class, const uint32_t *values,
-                        uint32_t mask)
+static void predict_later(struct refit_plan_side *side, const struct family_class *class, const uint32_t *values,
+                          uint32_t mask)
 {
-    for (uint32_t i = 0; i < class->count; i++) {
-        side->offsets[i] = predict(class, values, mask, i);
+    side->base = class->offsets;
+    side->term_count = 0;
+    for (uint32_t f = 0; f < class->fields; f++) {
+        if (mask & (1u << f)) {
+            side->terms[side->term_count++] = (struct refit_plan_term){
+                .steps = class->steps[f], .distance = (int64_t)values[f] - (int64_t)class->values[f]};
+        }
     }
-    side->count = class->count;
 }
 
 /* From the member that the side has just enumerated, which differs from the first in field f and known ones. */
@@ -227,7 +231,7 @@ static uint32_t look_in_class(struct refit_plan_side *side, struct family_class 
     const uint32_t differ = fields_that_differ(class, values);
     const uint32_t unknown = differ & ~class->known;
     if (unknown == 0) {
-        predict_all(side, class, values, differ);
+        predict_later(side, class, values, differ);
         return class->geometry;
     }
     const uint32_t geometry = refit_plan_side_enumerate(side, tensor);

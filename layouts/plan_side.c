@@ -13,6 +13,7 @@ void refit_plan_side_release(struct refit_plan_side *side)
 {
     for (size_t i = 0; i < side->geometry_count; i++) {
         free(side->geometries[i].regions);
+        refit_plan_cut_release(&side->geometries[i].cut);
     }
     free(side->geometries);
     refit_plan_table_release(&side->table);
@@ -89,6 +90,8 @@ uint32_t refit_plan_side_enumerate(struct refit_plan_side *side, uint32_t tensor
     if (side->failed) {
         return REFIT_PLAN_NONE;
     }
+    side->base = side->offsets;
+    side->term_count = 0;
     const uint64_t hash = hash_regions(side->regions, side->count);
     struct refit_probe probe = refit_plan_table_begin(hash);
     for (uint32_t number; (number = refit_plan_table_next(&side->table, &probe)) != REFIT_PLAN_NONE;) {

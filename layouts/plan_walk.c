@@ -1,25 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "layouts/plan_internal.h"
 
-uint64_t refit_batch_bytes(const struct refit_edge *edge, uint32_t number)
+uint64_t refit_batch_bytes(const struct refit_plan *plan, const struct refit_edge *edge, uint32_t number)
 {
-    const uint64_t begin = (uint64_t)number * REFIT_BATCH_BYTES;
+    const uint64_t begin = (uint64_t)number * plan->batch_bytes;
     if (begin >= edge->bytes) {
         return 0;
     }
-    return edge->bytes - begin < REFIT_BATCH_BYTES ? edge->bytes - begin : REFIT_BATCH_BYTES;
+    return edge->bytes - begin < plan->batch_bytes ? edge->bytes - begin : plan->batch_bytes;
 }
 
-struct refit_walk refit_walk_batch(const struct refit_plan *plan, const struct refit_edge *edge, uint32_t number)
+/* Which column of the edge's ops is of `rank`. */
+static uint32_t column_of(const struct refit_plan *plan, const struct refit_edge *edge, uint32_t rank)
 {
-    const uint64_t left = refit_batch_bytes(edge, number);
-    if (left == 0 || plan->mark_count == 0) {
+    if (plan->rank != REFIT_ALL_RANKS) {
+        return rank == plan->rank ? 0 : REFIT_PLAN_NONE;
+    }
+    const uint32_t group = plan->side == REFIT_SOURCE ? edge->source_group : edge->destination_group;
+    return refit_group_place(refit_plan_groups_at(&plan->groups[plan->side], group), rank);
+}
+
+struct refit_walk refit_walk_batch(const struct refit_plan *plan, const struct refit_edge *edge, uint32_t number,
+                                   uint32_t rank)
+{
+    const uint64_t left = refit_batch_bytes(plan, edge, number);
+    const uint32_t column = column_of(plan, edge, rank);
+    if (left == 0 || plan->mark_count == 0 || column == REFIT_PLAN_NONE) {
         return (struct refit_walk){.plan = plan};
     }
     const size_t at = (size_t)(edge - plan->edges);
     const struct refit_plan_mark mark = plan->marks[plan->first_mark[at] + number / REFIT_PLAN_MARK_BATCHES];
-    struct refit_walk walk = {.plan = plan, .op = mark.op, .left = left};
-    walk.op_offset = mark.op_offset + (uint64_t)(number % REFIT_PLAN_MARK_BATCHES) * REFIT_BATCH_BYTES;
+    struct refit_walk walk = {.plan = plan, .left = left};
+    walk.op = plan->first_op[at] + (size_t)column * edge->ops + mark.op;
+    walk.op_offset = mark.op_offset + (uint64_t)(number % REFIT_PLAN_MARK_BATCHES) * plan->batch_bytes;
     for (;;) {
         const uint64_t bytes = plan->forms[plan->ops[walk.op].form];
         if (walk.op_offset < bytes) {

@@ -88,7 +88,7 @@ uint64_t refit_bank_rank_bytes(const struct refit_bank *bank, uint32_t rank)
 {
     if (bank->slot_bytes > 0)
         return bank->slot_bytes;
-    return bank->layout ? refit_layout_arena_bytes(bank->layout, rank) : 0;
+    return bank->layout ? refit_layout_arena_bytes(bank->layout, refit_bank_rank_number(bank, rank)) : 0;
 }
 
 bool refit_bank_has_memory(const struct refit_bank *bank)
@@ -106,7 +106,7 @@ static enum refit_status make_one(struct refit_bank *bank, uint32_t slot, uint32
 {
     char name[64];
     struct refit_arena *arena = NULL;
-    snprintf(name, sizeof name, "refit-slot%u-rank%u", slot, rank);
+    snprintf(name, sizeof name, "refit-slot%u-rank%u", slot, refit_bank_rank_number(bank, rank));
     enum refit_status status =
         refit_slot_create(name, refit_bank_rank_bytes(bank, rank), bank->protection, &arena, err);
     if (status != REFIT_OK)
@@ -133,7 +133,8 @@ static enum refit_status renew(struct refit_bank *bank, uint32_t slot, bool repl
         refit_arena_release(old);
         enum refit_status status = make_one(bank, slot, rank, err);
         if (status != REFIT_OK)
-            return refit_error_prefix(err, status, "slot %u of rank %u", slot, rank);
+            return refit_error_prefix(err, status, "slot %u of rank %u", slot,
+                                      refit_bank_rank_number(bank, rank));
     }
     return REFIT_OK;
 }
@@ -172,6 +173,27 @@ void refit_bank_set_state(struct refit_bank *bank, uint32_t slot, enum refit_slo
 
 /* --- open and close ---------------------------------------------------------------------------------------- */
 
+enum refit_status refit_bank_check_fits(const struct refit_bank *bank, const struct refit_layout *layout,
+                                        struct refit_error *err)
+{
+    if (refit_layout_ranks(layout) != bank->ranks_total)
+        return refit_fail(err, REFIT_MISMATCH, "the layout describes %u ranks, the replica served here has %u",
+                          refit_layout_ranks(layout), bank->ranks_total);
+    for (uint32_t rank = 0; bank->slot_bytes > 0 && rank < bank->ranks; rank++) {
+        uint64_t need = refit_layout_arena_bytes(layout, refit_bank_rank_number(bank, rank));
+        if (need > bank->slot_bytes)
+            return refit_fail(err, REFIT_MISMATCH,
+                              "slots have %" PRIu64 " bytes, the layout of rank %u needs %" PRIu64
+                              "; configure larger slots", bank->slot_bytes, refit_bank_rank_number(bank, rank), need);
+    }
+    return REFIT_OK;
+}
+
+static uint32_t ranks_total(const struct refit_bank_config *config)
+{
+    return config->ranks_total ? config->ranks_total : config->ranks;
+}
+
 static enum refit_status check_config(const struct refit_bank_config *config, struct refit_error *err)
 {
     if (config->ranks < 1 || config->ranks > REFIT_BANK_RANKS_MAX)
@@ -181,15 +203,9 @@ static enum refit_status check_config(const struct refit_bank_config *config, st
         return refit_fail(err, REFIT_INVALID, "slots: %u, 2 to %d are possible", config->slots, REFIT_SLOTS_MAX);
     if (!config->socket_path)
         return refit_fail(err, REFIT_INVALID, "socket_path is required");
-    if (config->layout && refit_layout_ranks(config->layout) != config->ranks)
-        return refit_fail(err, REFIT_MISMATCH, "the layout describes %u ranks, %u are configured",
-                          refit_layout_ranks(config->layout), config->ranks);
-    for (uint32_t rank = 0; config->layout && config->slot_bytes && rank < config->ranks; rank++) {
-        uint64_t need = refit_layout_arena_bytes(config->layout, rank);
-        if (need > config->slot_bytes)
-            return refit_fail(err, REFIT_MISMATCH, "slot_bytes: %" PRIu64 ", the layout of rank %u needs %" PRIu64,
-                              config->slot_bytes, rank, need);
-    }
+    if (config->first_rank > ranks_total(config) || config->ranks > ranks_total(config) - config->first_rank)
+        return refit_fail(err, REFIT_INVALID, "ranks %u to %u of a replica of %u ranks", config->first_rank,
+                          config->first_rank + config->ranks - 1, ranks_total(config));
     return REFIT_OK;
 }
 
@@ -222,6 +238,8 @@ static enum refit_status create(const struct refit_bank_config *config, struct r
     pthread_mutex_init(&bank->lock, NULL);
     pthread_mutex_init(&bank->save_lock, NULL);
     bank->ranks = config->ranks;
+    bank->first_rank = config->first_rank;
+    bank->ranks_total = ranks_total(config);
     bank->slots = config->slots;
     bank->slot_bytes = config->slot_bytes;
     bank->protection = config->protection;
@@ -233,7 +251,8 @@ static enum refit_status create(const struct refit_bank_config *config, struct r
     *out = bank;
     if (!bank->socket_path || bank->wake < 0)
         return refit_fail(err, REFIT_NO_MEMORY, "the bank: no descriptor or no memory left");
-    return allocate_tables(bank, err);
+    enum refit_status status = bank->layout ? refit_bank_check_fits(bank, bank->layout, err) : REFIT_OK;
+    return status == REFIT_OK ? allocate_tables(bank, err) : status;
 }
 
 static enum refit_status open_state(struct refit_bank *bank, const char *path, struct refit_error *err)
@@ -390,6 +409,8 @@ void refit_bank_read(struct refit_bank *bank, struct refit_bank_snapshot *out)
     memset(out, 0, sizeof *out);
     refit_bank_lock(bank);
     out->ranks = bank->ranks;
+    out->first_rank = bank->first_rank;
+    out->ranks_total = bank->ranks_total;
     out->slots = bank->slots;
     out->protection = bank->protection;
     out->active = bank->active;

@@ -8,7 +8,9 @@
  *
  * Rules it keeps, whoever calls:
  *   - a slot is written only while `filling`: hidden on every rank, idle on every rank, not the target of any gate;
- *   - the leader's flip is the commit: followers are shown and flipped before it, the leader last;
+ *   - the leader's flip is the commit: followers are shown and flipped before it, the leader last. The leader is the
+ *     first rank served here. Where a replica spans several banks, rank 0 is in one of them, and who leads the refit keeps
+ *     the order across them: that bank begins first and commits last;
  *   - an engine that attaches while a version is active gets that version, or the attach waits for the swap to end;
  *   - a dead process's page is dropped (its pidfd says so; end of file alone does not, a forked child keeps that open).
  *
@@ -34,6 +36,8 @@ const char *refit_slot_state_name(enum refit_slot_state state);
 
 struct refit_bank_config {
     uint32_t ranks;              /* engine processes of this replica served here, >= 1 */
+    uint32_t first_rank;         /* of a replica that spans several refitd: the ranks served here begin with it */
+    uint32_t ranks_total;        /* of the whole replica; 0: all are served here */
     uint32_t slots;              /* 2..REFIT_SLOTS_MAX */
     uint64_t slot_bytes;         /* per rank; reserved and touched at open. 0: sized by `layout` */
     enum refit_protection protection;
@@ -90,6 +94,13 @@ REFIT_MUST_CHECK enum refit_status refit_bank_stage(struct refit_bank *bank, uin
 REFIT_MUST_CHECK enum refit_status refit_bank_commit(struct refit_bank *bank, uint32_t slot, const char *refit_id,
                                                      const char *kv, struct refit_deadline deadline,
                                                      struct refit_error *err);
+/* For reading it here, in refitd: the active or a retained slot with this version stays what it is until unpin.
+ * REFIT_NOT_FOUND. */
+REFIT_MUST_CHECK enum refit_status refit_bank_pin(struct refit_bank *bank, uint64_t version, uint32_t *slot,
+                                                  struct refit_error *err);
+/* The same for a slot that is being filled, and whose refit gives it up only when it is not read any more. Takes no lock. */
+void refit_bank_pin_slot(struct refit_bank *bank, uint32_t slot);
+void refit_bank_unpin(struct refit_bank *bank, uint32_t slot);
 /* Filling or staged -> free. */
 void refit_bank_discard(struct refit_bank *bank, uint32_t slot);
 /* The retained version `version` (0: the one active before the current) becomes active; no transfer. The current one
@@ -111,7 +122,7 @@ struct refit_bank_rank {
     char label[64];
 };
 struct refit_bank_snapshot {
-    uint32_t ranks, slots, attached;
+    uint32_t ranks, slots, attached, first_rank, ranks_total;
     uint64_t slot_bytes;
     enum refit_protection protection;
     uint32_t active;              /* slot, or REFIT_SLOT_NONE */
@@ -121,7 +132,7 @@ struct refit_bank_snapshot {
     uint64_t swaps, rollbacks, readers_died;
     int64_t last_swap_ns;         /* duration of the last swap: first follower shown to leader flipped */
     struct refit_bank_slot slot[REFIT_SLOTS_MAX];
-    struct refit_bank_rank rank[256]; /* the first 256 */
+    struct refit_bank_rank rank[256]; /* of those served here the first 256, by number less first_rank */
 };
 void refit_bank_read(struct refit_bank *bank, struct refit_bank_snapshot *out);
 

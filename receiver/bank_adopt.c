@@ -52,7 +52,8 @@ static void adopt_slots(struct refit_bank *bank, const struct refit_client *clie
                                                           bank->protection, &arena, &writable, &error)
                                        : refit_fail(&error, REFIT_MISMATCH, "not the memory that was recorded");
         if (status != REFIT_OK) {
-            refit_log(REFIT_LOG_WARN, "slot not taken back slot=%u rank=%u reason=\"%s\"", i, rank, error.text);
+            refit_log(REFIT_LOG_WARN, "slot not taken back slot=%u rank=%u reason=\"%s\"", i,
+                      refit_bank_rank_number(bank, rank), error.text);
             continue;
         }
         refit_bank_lock(bank);
@@ -67,8 +68,8 @@ static enum refit_status take_reader(struct refit_bank *bank, struct refit_clien
     uint32_t rank = client->attach.rank;
     struct refit_reader *reader = refit_bank_reader_of_page(bank, client);
     if (refit_bank_attached(bank, rank))
-        return refit_fail(err, REFIT_CONFLICT, "rank %u came back already, as process %d", rank,
-                          (int)refit_bank_attached(bank, rank)->pid);
+        return refit_fail(err, REFIT_CONFLICT, "rank %u came back already, as process %d",
+                          refit_bank_rank_number(bank, rank), (int)refit_bank_attached(bank, rank)->pid);
     if (!reader) {
         enum refit_status status = refit_reader_take_back(rank, bank->slots, client->fds[1], &reader, err);
         if (status != REFIT_OK)
@@ -178,7 +179,7 @@ static void restore(struct refit_bank *bank)
             refit_reader_flip(r, REFIT_SLOT_NONE);
         if (active != REFIT_SLOT_NONE)
             refit_log(REFIT_LOG_WARN, "version lost with the engine of a rank, a full refit is needed version=%" PRIu64
-                      " rank=%u", bank->record[active].version.version, lost);
+                      " rank=%u", bank->record[active].version.version, refit_bank_rank_number(bank, lost));
         return;
     }
     restore_slot(bank, active, REFIT_SLOT_ACTIVE);

@@ -36,23 +36,6 @@ static enum refit_status read_layout_fd(int fd, char **text, size_t *len, struct
     return refit_io_pread_full(fd, *text, *len, 0, "the engine's layout", err);
 }
 
-static enum refit_status check_fits(const struct refit_bank *bank, const struct refit_layout *layout,
-                                    struct refit_error *err)
-{
-    if (refit_layout_ranks(layout) != bank->ranks)
-        return refit_fail(err, REFIT_MISMATCH, "the layout describes %u ranks, refitd serves %u",
-                          refit_layout_ranks(layout), bank->ranks);
-    for (uint32_t rank = 0; bank->slot_bytes > 0 && rank < bank->ranks; rank++) {
-        uint64_t need = refit_layout_arena_bytes(layout, rank);
-        if (need > bank->slot_bytes)
-            return refit_fail(err, REFIT_MISMATCH,
-                              "slots have %" PRIu64 " bytes, the layout of rank %u needs %" PRIu64
-                              "; configure larger slots",
-                              bank->slot_bytes, rank, need);
-    }
-    return REFIT_OK;
-}
-
 /* Only the thread sets bank->layout once it runs, so it may read it without the lock. */
 static enum refit_status take_layout(struct refit_bank *bank, const char *text, size_t len, struct refit_error *err)
 {
@@ -68,7 +51,7 @@ static enum refit_status take_layout(struct refit_bank *bank, const char *text, 
                             "document, or restart refitd",
                             refit_layout_digest(layout), refit_layout_digest(bank->layout));
     if (status == REFIT_OK)
-        status = check_fits(bank, layout, err);
+        status = refit_bank_check_fits(bank, layout, err);
     if (status == REFIT_OK && !bank->layout) {
         refit_bank_lock(bank);
         bank->layout = refit_layout_retain(layout);
@@ -86,14 +69,15 @@ static enum refit_status check_attach(const struct refit_bank *bank, const struc
 {
     const struct refit_attach_message *m = &client->attach;
     size_t expected = m->returning ? bank->slots + 2 : 1;
+    uint32_t end = bank->first_rank + bank->ranks;
     if (m->type != REFIT_ATTACH_ATTACH)
         return refit_fail(err, REFIT_INVALID, "the first message must be attach");
     if (m->abi != REFIT_CLAIM_ABI)
         return refit_fail(err, REFIT_MISMATCH, "abi %u, refitd speaks %d; use one release of both", m->abi,
                           REFIT_CLAIM_ABI);
-    if (m->ranks != bank->ranks || m->rank >= bank->ranks)
-        return refit_fail(err, REFIT_MISMATCH, "rank %u of %u, refitd serves %u ranks", m->rank, m->ranks,
-                          bank->ranks);
+    if (m->ranks != bank->ranks_total || m->rank < bank->first_rank || m->rank >= end)
+        return refit_fail(err, REFIT_MISMATCH, "rank %u of %u, refitd serves ranks %u to %u of %u", m->rank, m->ranks,
+                          bank->first_rank, end - 1, bank->ranks_total);
     if (client->fd_count != expected)
         return refit_fail(err, m->returning ? REFIT_MISMATCH : REFIT_INVALID,
                           "attach came with %zu descriptors, expected %zu%s", client->fd_count, expected,
@@ -106,6 +90,8 @@ static enum refit_status declare(struct refit_bank *bank, struct refit_client *c
     char *text = NULL;
     size_t len = 0;
     enum refit_status status = check_attach(bank, client, err);
+    if (status == REFIT_OK)
+        client->attach.rank -= bank->first_rank; /* an index from here on */
     if (status == REFIT_OK)
         status = read_layout_fd(client->fds[0], &text, &len, err);
     if (status == REFIT_OK)
@@ -170,13 +156,13 @@ static enum refit_status check_pages(struct refit_bank *bank, uint32_t rank, str
     if (count < PAGES_PER_RANK)
         return REFIT_OK;
     return refit_fail(err, REFIT_BUSY, "rank %u: %u processes live that attached and lost their connection; end them",
-                      rank, count);
+                      refit_bank_rank_number(bank, rank), count);
 }
 
-static void log_attached(const struct refit_reader *reader, const char *how)
+static void log_attached(const struct refit_bank *bank, const struct refit_reader *reader, const char *how)
 {
-    refit_log(REFIT_LOG_INFO, "engine attached rank=%u pid=%d label=\"%s\" how=%s", reader->rank, (int)reader->pid,
-              reader->label, how);
+    refit_log(REFIT_LOG_INFO, "engine attached rank=%u pid=%d label=\"%s\" how=%s",
+              refit_bank_rank_number(bank, reader->rank), (int)reader->pid, reader->label, how);
 }
 
 /* The process kept its page and lost only the connection. */
@@ -188,7 +174,7 @@ static enum refit_status resume(struct refit_bank *bank, struct refit_client *cl
         reader->refused[i] = false;
     }
     refit_client_becomes(bank, client, reader);
-    log_attached(reader, "reconnected");
+    log_attached(bank, reader, "reconnected");
     return refit_reader_greet(bank, reader, err);
 }
 
@@ -217,7 +203,7 @@ static enum refit_status admit_new(struct refit_bank *bank, struct refit_client 
     reader->next = bank->readers;
     bank->readers = reader;
     refit_client_becomes(bank, client, reader);
-    log_attached(reader, show ? "new" : "returned-late");
+    log_attached(bank, reader, show ? "new" : "returned-late");
     return refit_reader_greet(bank, reader, err);
 }
 
@@ -242,7 +228,7 @@ static enum refit_status admit_late(struct refit_bank *bank, struct refit_client
         return refit_fail(err, REFIT_BUSY,
                           "rank %u came back with slots that this refitd does not have, and still holds pins on them; "
                           "release them",
-                          client->attach.rank);
+                          refit_bank_rank_number(bank, client->attach.rank));
     return admit_new(bank, client, false, err);
 }
 
@@ -250,8 +236,8 @@ static enum refit_status admit(struct refit_bank *bank, struct refit_client *cli
 {
     const struct refit_reader *other = refit_bank_attached(bank, client->attach.rank);
     if (other)
-        return refit_fail(err, REFIT_CONFLICT, "rank %u is attached already, by process %d (%s)", other->rank,
-                          (int)other->pid, other->label);
+        return refit_fail(err, REFIT_CONFLICT, "rank %u is attached already, by process %d (%s)",
+                          refit_bank_rank_number(bank, other->rank), (int)other->pid, other->label);
     struct refit_reader *known = refit_bank_reader_of_page(bank, client);
     if (known)
         return resume(bank, client, known, err);

@@ -17,7 +17,7 @@
 /* A process with a claim page: attached (sock >= 0), or one that lost its connection and lives on. */
 struct refit_reader {
     struct refit_reader *next;
-    uint32_t rank;
+    uint32_t rank; /* among those served here: an index; refit_bank_rank_number() for people and layouts */
     int sock;
     int pidfd; /* -1: the kernel has none for it; then end of file is taken for its end */
     pid_t pid;
@@ -55,6 +55,7 @@ struct refit_slot {
     enum refit_slot_state state;
     bool preparing;           /* filling, and engines are asked to prepare */
     struct refit_version version;
+    atomic_uint keepers;      /* refit_bank_pin: not given up while there is one. Also raised without the lock, while filling */
     uint64_t serial;          /* of what was staged here: names it in messages */
     uint64_t retired_order;   /* grows with each retirement */
     int64_t retired_ns;
@@ -77,7 +78,7 @@ struct refit_bank {
     pthread_mutex_t save_lock; /* taken before lock: the last state built is the last one written */
     struct refit_state *state;
 
-    uint32_t ranks, slots;
+    uint32_t ranks, first_rank, ranks_total, slots;
     uint64_t slot_bytes; /* configured; 0: by the layout */
     enum refit_protection protection;
     char *socket_path;
@@ -123,7 +124,15 @@ enum refit_status refit_bank_pause(struct refit_bank *bank, struct refit_deadlin
                                    int slice_ms);
 void refit_bank_wake(struct refit_bank *bank); /* the thread looks again */
 uint64_t refit_bank_rank_bytes(const struct refit_bank *bank, uint32_t rank);
+/* In the replica's layout. */
+static inline uint32_t refit_bank_rank_number(const struct refit_bank *bank, uint32_t rank)
+{
+    return bank->first_rank + rank;
+}
 bool refit_bank_sized(const struct refit_bank *bank);
+/* The replica's ranks, and the slots' size if it is configured. */
+enum refit_status refit_bank_check_fits(const struct refit_bank *bank, const struct refit_layout *layout,
+                                        struct refit_error *err);
 bool refit_bank_has_memory(const struct refit_bank *bank);
 /* Makes what is missing. `slot`: one slot, also what can't be written is replaced; REFIT_SLOT_NONE: all. Called
  * without the lock, with `allocating` set by the caller. */

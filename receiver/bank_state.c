@@ -38,7 +38,8 @@ static json_t *bank_json(const struct refit_bank *bank)
     json_t *slots = json_array();
     for (uint32_t i = 0; slots && i < bank->slots; i++)
         json_array_append_new(slots, slot_json(bank, i));
-    json_t *object = json_pack("{s:i, s:s, s:s, s:o}", "ranks", (int)bank->ranks, "protection",
+    json_t *object = json_pack("{s:i, s:i, s:s, s:s, s:o}", "ranks", (int)bank->ranks, "first_rank",
+                               (int)bank->first_rank, "protection",
                                refit_protection_name(bank->protection), "layout",
                                bank->layout ? refit_layout_digest(bank->layout) : "", "slots", slots);
     if (object && bank->swap_to != REFIT_SLOT_NONE)
@@ -125,14 +126,17 @@ static enum refit_status read_record(const struct refit_bank *bank, const json_t
 
 static enum refit_status read_bank(struct refit_bank *bank, const json_t *object, struct refit_error *err)
 {
-    int64_t ranks = 0, swap_to = REFIT_SLOT_NONE;
+    int64_t ranks = 0, first = 0, swap_to = REFIT_SLOT_NONE;
     const json_t *slots = json_object_get(object, "slots");
     enum refit_status status = refit_json_get_int(object, "ranks", "bank", 1, REFIT_BANK_RANKS_MAX, &ranks, err);
     if (status == REFIT_OK)
         status = refit_json_opt_int(object, "swap_to", "bank", 0, REFIT_SLOT_NONE, &swap_to, err);
-    if (status == REFIT_OK && (ranks != bank->ranks || json_array_size(slots) != bank->slots))
-        status = refit_fail(err, REFIT_MISMATCH, "%lld ranks with %zu slots, now %u and %u are configured",
-                            (long long)ranks, json_array_size(slots), bank->ranks, bank->slots);
+    if (status == REFIT_OK)
+        status = refit_json_opt_int(object, "first_rank", "bank", 0, INT32_MAX, &first, err);
+    if (status == REFIT_OK && (ranks != bank->ranks || first != bank->first_rank || json_array_size(slots) != bank->slots))
+        status = refit_fail(err, REFIT_MISMATCH, "%lld ranks from %lld on with %zu slots, now %u from %u on and %u are "
+                            "configured", (long long)ranks, (long long)first, json_array_size(slots), bank->ranks,
+                            bank->first_rank, bank->slots);
     if (status == REFIT_OK)
         status = read_text(object, "layout", bank->record_layout, sizeof bank->record_layout, err);
     for (uint32_t i = 0; status == REFIT_OK && i < bank->slots; i++)

@@ -86,7 +86,21 @@ static bool is_idle(const struct refit_bank *bank, uint32_t slot)
     return !busy_reader(bank, slot, is_leader) && !busy_reader(bank, slot, is_follower);
 }
 
-/* A free slot that nobody reads, else any free one, else the one retained longest. */
+static uint32_t keepers(const struct refit_slot *slot)
+{
+    return atomic_load_explicit(&slot->keepers, memory_order_acquire);
+}
+
+static bool goes_before(const struct refit_slot *a, const struct refit_slot *b)
+{
+    bool kept = keepers(a) > 0;
+    if (kept != (keepers(b) > 0))
+        return !kept;
+    return a->retired_order < b->retired_order;
+}
+
+/* A free slot that nobody reads, else any free one, else the one retained longest; one that is kept only if there is no
+ * other. */
 static uint32_t choose(const struct refit_bank *bank)
 {
     uint32_t unused = REFIT_SLOT_NONE, oldest = REFIT_SLOT_NONE;
@@ -94,8 +108,7 @@ static uint32_t choose(const struct refit_bank *bank)
         const struct refit_slot *s = &bank->slot[i];
         if (s->state == REFIT_SLOT_FREE && (unused == REFIT_SLOT_NONE || is_idle(bank, i)))
             unused = i;
-        if (s->state == REFIT_SLOT_RETAINED &&
-            (oldest == REFIT_SLOT_NONE || s->retired_order < bank->slot[oldest].retired_order))
+        if (s->state == REFIT_SLOT_RETAINED && (oldest == REFIT_SLOT_NONE || goes_before(s, &bank->slot[oldest])))
             oldest = i;
     }
     return unused != REFIT_SLOT_NONE ? unused : oldest;
@@ -105,9 +118,10 @@ static void describe(const struct refit_bank *bank, uint32_t slot, const struct 
                      struct refit_bank_waiting *out)
 {
     const struct refit_slot *s = &bank->slot[slot];
-    *out = (struct refit_bank_waiting){.rank = reader->rank, .version = s->version.version};
-    memcpy(out->label, reader->label, sizeof out->label);
-    out->pins = reader->gate == slot ? 0 : refit_claim_pins(reader->claim, slot);
+    *out = (struct refit_bank_waiting){.rank = refit_bank_rank_number(bank, reader ? reader->rank : 0),
+                                        .version = s->version.version};
+    snprintf(out->label, sizeof out->label, "%s", reader ? reader->label : "replicas that are served");
+    out->pins = !reader ? keepers(s) : reader->gate == slot ? 0 : refit_claim_pins(reader->claim, slot);
     out->age_ms = s->retired_ns ? (refit_clock_ns() - s->retired_ns) / 1000000 : 0;
 }
 
@@ -147,8 +161,9 @@ static enum refit_status take_slot(struct refit_bank *bank, struct refit_deadlin
     while (status == REFIT_OK) {
         *slot = can_begin(bank) ? choose(bank) : REFIT_SLOT_NONE;
         if (*slot != REFIT_SLOT_NONE) {
-            const struct refit_reader *busy = reclaim(bank, *slot);
-            if (!busy)
+            bool kept = keepers(&bank->slot[*slot]) > 0;
+            const struct refit_reader *busy = kept ? NULL : reclaim(bank, *slot);
+            if (!busy && !kept)
                 return REFIT_OK;
             describe(bank, *slot, busy, &who);
             tell(bank, on_wait, context, &who);
@@ -224,6 +239,34 @@ enum refit_status refit_bank_begin(struct refit_bank *bank, struct refit_deadlin
     return status;
 }
 
+enum refit_status refit_bank_pin(struct refit_bank *bank, uint64_t version, uint32_t *slot, struct refit_error *err)
+{
+    enum refit_status status = REFIT_NOT_FOUND;
+    refit_bank_lock(bank);
+    for (uint32_t i = 0; i < bank->slots && status != REFIT_OK; i++) {
+        struct refit_slot *s = &bank->slot[i];
+        if ((s->state != REFIT_SLOT_ACTIVE && s->state != REFIT_SLOT_RETAINED) || s->version.version != version)
+            continue;
+        refit_bank_pin_slot(bank, i);
+        *slot = i;
+        status = REFIT_OK;
+    }
+    refit_bank_unlock(bank);
+    return status == REFIT_OK ? status
+                              : refit_fail(err, status, "version %" PRIu64 " is neither active nor retained here",
+                                           version);
+}
+
+void refit_bank_pin_slot(struct refit_bank *bank, uint32_t slot)
+{
+    atomic_fetch_add_explicit(&bank->slot[slot].keepers, 1, memory_order_relaxed);
+}
+
+void refit_bank_unpin(struct refit_bank *bank, uint32_t slot)
+{
+    atomic_fetch_sub_explicit(&bank->slot[slot].keepers, 1, memory_order_release);
+}
+
 void refit_bank_discard(struct refit_bank *bank, uint32_t slot)
 {
     refit_bank_lock(bank);
@@ -249,9 +292,10 @@ static enum refit_status prepared_by_all(const struct refit_bank *bank, uint32_t
         if (!refit_reader_attached(r) || r->prepared[slot] == bank->slot[slot].version.version)
             continue;
         if (r->refused[slot])
-            return refit_fail(err, REFIT_CONFLICT, "rank %u (%s) refused version %" PRIu64 ": %s", r->rank, r->label,
-                              bank->slot[slot].version.version, r->reason);
-        *who = r->rank;
+            return refit_fail(err, REFIT_CONFLICT, "rank %u (%s) refused version %" PRIu64 ": %s",
+                              refit_bank_rank_number(bank, r->rank), r->label, bank->slot[slot].version.version,
+                              r->reason);
+        *who = refit_bank_rank_number(bank, r->rank);
         status = REFIT_BUSY;
     }
     return status;
@@ -359,8 +403,9 @@ static enum refit_status ready_of_all(const struct refit_bank *bank, uint32_t *w
         if (!refit_reader_attached(r) || (r->answered && r->ready))
             continue;
         if (r->answered)
-            return refit_fail(err, REFIT_CONFLICT, "rank %u (%s) refused the swap: %s", r->rank, r->label, r->reason);
-        *who = r->rank;
+            return refit_fail(err, REFIT_CONFLICT, "rank %u (%s) refused the swap: %s",
+                              refit_bank_rank_number(bank, r->rank), r->label, r->reason);
+        *who = refit_bank_rank_number(bank, r->rank);
         status = REFIT_BUSY;
     }
     return status;

@@ -131,8 +131,8 @@ static void drop_reader(struct refit_bank *bank, struct refit_reader *reader, bo
     *at = reader->next;
     if (died)
         bank->readers_died++;
-    refit_log(REFIT_LOG_INFO, "engine %s rank=%u pid=%d label=\"%s\"", died ? "died" : "detached", reader->rank,
-              (int)reader->pid, reader->label);
+    refit_log(REFIT_LOG_INFO, "engine %s rank=%u pid=%d label=\"%s\"", died ? "died" : "detached",
+              refit_bank_rank_number(bank, reader->rank), (int)reader->pid, reader->label);
     refit_reader_destroy(reader);
     refit_bank_sync(bank);
     refit_bank_changed(bank);
@@ -141,8 +141,8 @@ static void drop_reader(struct refit_bank *bank, struct refit_reader *reader, bo
 /* The connection is over; the page counts for as long as the process may read through it. */
 static void disconnect(struct refit_bank *bank, struct refit_reader *reader, const char *reason)
 {
-    refit_log(REFIT_LOG_WARN, "engine disconnected rank=%u pid=%d reason=\"%s\"", reader->rank, (int)reader->pid,
-              reason);
+    refit_log(REFIT_LOG_WARN, "engine disconnected rank=%u pid=%d reason=\"%s\"",
+              refit_bank_rank_number(bank, reader->rank), (int)reader->pid, reason);
     if (reader->pidfd < 0) {
         drop_reader(bank, reader, true);
         return;
@@ -166,7 +166,7 @@ static void on_prepared(struct refit_bank *bank, struct refit_reader *reader, co
         memcpy(reader->reason, m->text, sizeof reader->reason);
         if (!m->ok)
             refit_log(REFIT_LOG_WARN, "engine refused a version rank=%u version=%" PRIu64 " reason=\"%s\"",
-                      reader->rank, s->version.version, m->text);
+                      refit_bank_rank_number(bank, reader->rank), s->version.version, m->text);
     }
     refit_bank_sync(bank);
     refit_bank_changed(bank);

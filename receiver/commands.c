@@ -138,12 +138,22 @@ static void remember(struct refit_receiver *receiver, struct refit_session *sess
     receiver->session_count++;
 }
 
+/* All that a publish names as unchanged, or nothing: then the lead plans as if it had not said so. */
+static bool can_keep(const struct refit_receiver *receiver, const struct refit_request *request,
+                     const struct refit_bank_snapshot *bank)
+{
+    return request->unchanged_since != 0 && receiver->config.verify && bank->active != REFIT_SLOT_NONE &&
+           refit_kept_tally(&receiver->kept, bank->active, request->unchanged_since) != NULL;
+}
+
 static enum refit_status launch(struct refit_receiver *receiver, const struct refit_request *request,
-                                struct refit_layout *source, struct refit_session **out, struct refit_error *err)
+                                struct refit_layout *source, const struct refit_bank_snapshot *bank,
+                                struct refit_session **out, struct refit_error *err)
 {
     struct refit_session *session = refit_session_create(receiver, request, source);
     if (!session)
         return refit_fail_alloc(err, "a refit", sizeof *session);
+    session->keeps = can_keep(receiver, request, bank);
     session->has_predecessor = receiver->thread_started;
     session->predecessor = receiver->thread;
     enum refit_status status = refit_session_start(session, &receiver->thread, err);
@@ -173,7 +183,7 @@ static enum refit_status start(struct refit_receiver *receiver, const struct ref
     if (status == REFIT_OK)
         status = check_running(receiver, request, err);
     if (status == REFIT_OK)
-        status = launch(receiver, request, source, out, err);
+        status = launch(receiver, request, source, bank, out, err);
     return status;
 }
 
@@ -228,6 +238,7 @@ enum refit_status refit_receiver_begin(struct refit_receiver *receiver, const st
     if (status == REFIT_OK) {
         memcpy(out->id, session->id, sizeof out->id);
         memcpy(out->token, session->token, sizeof out->token);
+        out->unchanged = session->keeps;
         out->card = card;
     } else
         json_decref(card);
@@ -332,6 +343,21 @@ enum refit_status refit_receiver_session(struct refit_receiver *receiver, const 
     const struct refit_session *session = find(receiver, id);
     if (session)
         refit_session_snapshot(session, out);
+    else
+        status = fail_unknown(receiver, id, err);
+    refit_receiver_unlock(receiver);
+    return status;
+}
+
+enum refit_status refit_receiver_holders(struct refit_receiver *receiver, const char *id, struct refit_holder_view *out,
+                                         uint32_t *count, struct refit_error *err)
+{
+    enum refit_status status = REFIT_OK;
+    refit_receiver_lock(receiver);
+    const struct refit_session *session = find(receiver, id);
+    *count = session ? session->holder_count : 0;
+    if (session)
+        memcpy(out, session->holders, *count * sizeof *out);
     else
         status = fail_unknown(receiver, id, err);
     refit_receiver_unlock(receiver);

@@ -81,6 +81,10 @@ static void set_defaults(struct refit_receiver_config *config)
         config->staged_ttl_ms = 600000;
     if (config->lead_ttl_ms == 0)
         config->lead_ttl_ms = 15000;
+    if (config->relay_silence_ms == 0)
+        config->relay_silence_ms = 500;
+    if (config->relay_stall_ms == 0)
+        config->relay_stall_ms = 2000;
 }
 
 static enum refit_status copy_config(struct refit_receiver *receiver, const struct refit_receiver_config *config,
@@ -178,11 +182,13 @@ void refit_receiver_close(struct refit_receiver *receiver)
     if (!receiver)
         return;
     stop_sessions(receiver);
+    refit_serves_close(receiver);
     refit_listener_stop(receiver->listener);
     refit_bank_close(receiver->bank);
     for (uint32_t i = 0; i < receiver->session_count; i++)
         refit_session_release(receiver->sessions[i]);
     refit_plans_clear(&receiver->plans);
+    refit_kept_clear(&receiver->kept);
     refit_sources_clear(&receiver->sources);
     pthread_cond_destroy(&receiver->changed);
     pthread_mutex_destroy(&receiver->lock);
@@ -315,7 +321,9 @@ enum refit_status refit_receiver_plan_for(struct refit_receiver *receiver, struc
     refit_receiver_unlock(receiver);
     if (*out)
         return REFIT_OK;
-    const struct refit_plan_scope scope = {.side = REFIT_DESTINATION, .rank = REFIT_ALL_RANKS};
+    const struct refit_plan_scope scope = {.side = REFIT_DESTINATION, .rank = REFIT_ALL_RANKS,
+                                           .first_rank = receiver->config.bank.first_rank,
+                                           .rank_count = receiver->config.bank.ranks};
     enum refit_status status = refit_plan_build(source, destination, scope, out, err);
     if (status != REFIT_OK)
         return status;
@@ -354,7 +362,9 @@ enum refit_status refit_receiver_plan(struct refit_receiver *receiver, const cha
     if (source)
         refit_layout_retain(source);
     refit_receiver_unlock(receiver);
-    const struct refit_plan_scope scope = {.side = REFIT_DESTINATION, .rank = REFIT_ALL_RANKS, .totals_only = true};
+    const struct refit_plan_scope scope = {.side = REFIT_DESTINATION, .rank = REFIT_ALL_RANKS, .totals_only = true,
+                                           .first_rank = receiver->config.bank.first_rank,
+                                           .rank_count = receiver->config.bank.ranks};
     enum refit_status status =
         source ? refit_plan_build(source, destination, scope, out, err)
                : refit_fail(err, REFIT_NOT_FOUND, "source layout %.80s is not known here; put it, then retry",
@@ -379,6 +389,9 @@ static void read_locked(const struct refit_receiver *receiver, struct refit_rece
     out->superseded = receiver->superseded;
     memcpy(out->aborted_by, receiver->aborted_by, sizeof out->aborted_by);
     out->bytes_landed = receiver->bytes_landed;
+    out->supplied = receiver->supplied;
+    out->serving = refit_serves_running(&receiver->serves);
+    out->served_bytes = receiver->serves.bytes;
     out->plan_hits = receiver->plans.hits;
     out->plan_misses = receiver->plans.misses;
 }

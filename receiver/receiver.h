@@ -18,6 +18,8 @@
 #include "receiver/bank.h"
 #include "transport/transport.h"
 
+struct refit_fleet;
+
 #define REFIT_PUBLISH_ID_MAX 64
 #define REFIT_LEAD_NAME_MAX 128
 #define REFIT_INSTANCE_MAX 33
@@ -34,6 +36,8 @@ struct refit_receiver_config {
     int64_t staged_ttl_ms;         /* a staged refit that nobody commits aborts itself; 0: 600000 */
     int64_t lead_ttl_ms;           /* a lead that was silent this long may be replaced; 0: 15000 */
     bool verify;
+    int64_t relay_silence_ms;      /* a holder that owes and is silent this long is dropped; 0: 500 */
+    int64_t relay_stall_ms;        /* one that lives and delivers nothing, while others do, is passed by; 0: 2000 */
 };
 
 enum refit_commit_mode { REFIT_COMMIT_BARRIER, REFIT_COMMIT_AUTO };
@@ -51,6 +55,11 @@ struct refit_request {
     char kv[16];                          /* "flush", "keep", "namespace" */
     int64_t deadline_ms;                  /* 0: the default */
     char body_digest[REFIT_SHA256_HEX_MAX]; /* of the canonical request: same identity with another body is refused */
+    struct refit_fleet *fleet;            /* NULL: this replica alone; a session retains it */
+    uint64_t unchanged_since;             /* 0: nothing is said to be unchanged since a version */
+    json_t *unchanged;                    /* the names of what is (layouts/wanted.h); a session retains it */
+    char resume[REFIT_REFIT_ID_MAX];      /* a refit that broke off, whose landed bytes are this one's; empty: none */
+    uint32_t first_rank, rank_count;      /* the ranks that the lead takes this refitd for; count 0: it did not say */
 };
 
 enum refit_phase {
@@ -59,6 +68,27 @@ enum refit_phase {
     REFIT_PHASE_ABORTED, REFIT_PHASE_COUNT
 };
 const char *refit_phase_name(enum refit_phase phase); /* "waiting-for-readers" */
+
+/* Where planned bytes came from. */
+struct refit_supplied {
+    uint64_t origin_bytes; /* the trainer, or replicas that serve in its place */
+    uint64_t domain_bytes; /* members in this member's domain */
+    uint64_t fleet_bytes;  /* members in other domains */
+    uint64_t excess_bytes; /* of origin_bytes: it was another member's turn, which failed */
+    uint64_t kept_bytes;   /* not moved: unchanged, or landed before an earlier attempt broke off */
+};
+
+enum refit_holder_condition {
+    REFIT_HOLDER_ABSENT, REFIT_HOLDER_CONNECTED, REFIT_HOLDER_LOST, REFIT_HOLDER_PASSED_BY
+};
+const char *refit_holder_condition_name(enum refit_holder_condition condition); /* "passed-by" */
+#define REFIT_HOLDERS_SHOWN 64
+struct refit_holder_view {
+    char name[96]; /* "source rank 3", "member NAME" */
+    enum refit_holder_condition condition;
+    uint32_t owed;  /* batches granted and not landed */
+    uint64_t bytes; /* landed from it */
+};
 
 /* A refit as it is now. */
 struct refit_session_snapshot {
@@ -73,6 +103,9 @@ struct refit_session_snapshot {
     char digest[REFIT_SHA256_HEX_MAX];   /* of what landed; empty until verified */
     char transport[16];                  /* the path in use: "tcp", "local", "file" */
     uint64_t bytes_due, bytes_done;      /* planned bytes of this replica, and those landed and verified */
+    struct refit_supplied supplied;
+    uint32_t members;                    /* of its fleet; 0: none */
+    uint32_t serving;                    /* members that may still come for bytes of it */
     struct refit_endpoint_stats stats;
     int64_t phase_ns[REFIT_PHASE_COUNT]; /* time spent in each so far */
     struct refit_bank_waiting waiting;   /* while waiting for readers */
@@ -131,6 +164,7 @@ REFIT_MUST_CHECK enum refit_status refit_receiver_plan(struct refit_receiver *re
 struct refit_ticket {
     char id[REFIT_REFIT_ID_MAX];
     bool existing;
+    bool unchanged; /* what the request says is unchanged is taken from here: both sides plan without it */
     uint8_t token[REFIT_TOKEN_BYTES];
     json_t *card; /* new; NULL for a checkpoint */
 };
@@ -146,12 +180,22 @@ REFIT_MUST_CHECK enum refit_status refit_receiver_commit(struct refit_receiver *
 /* Repeatable. REFIT_CONFLICT ("committed") after the swap, REFIT_BUSY during it. Returns before the refit has ended. */
 REFIT_MUST_CHECK enum refit_status refit_receiver_abort(struct refit_receiver *receiver, const char *id,
                                                         const char *reason, struct refit_error *err);
-/* Blocks up to the deadline. Also sets hold (nothing newer is installed until release) and aborts the refit that runs;
- * when it fails, neither. Repeatable: while held, version 0 and the active version are the rollback that was done. */
-REFIT_MUST_CHECK enum refit_status refit_receiver_rollback(struct refit_receiver *receiver, uint64_t version,
-                                                           const char *kv, bool quarantine_current,
+struct refit_rollback {
+    uint64_t version;   /* 0: the one active before the current one */
+    const char *kv;     /* NULL or "": flush */
+    bool quarantine;    /* the digest that is rolled back from */
+    bool open;          /* no hold: newer versions may come, and what runs goes on; `version` must be given. For a lead that takes
+                         * back a part of a replica or a canary. */
+};
+/* Blocks up to the deadline. Also sets hold (nothing newer is installed until release) and aborts the refit that runs,
+ * unless `open`; when it fails, neither. Repeatable: while held, version 0 and the active version are the rollback that was
+ * done; an open one finds its version active. */
+REFIT_MUST_CHECK enum refit_status refit_receiver_rollback(struct refit_receiver *receiver,
+                                                           const struct refit_rollback *rollback,
                                                            struct refit_deadline deadline, struct refit_version *now,
                                                            struct refit_error *err);
+/* Nothing newer is installed until release; the refit that runs is aborted unless it is being committed. Repeatable. */
+void refit_receiver_hold(struct refit_receiver *receiver);
 void refit_receiver_release_hold(struct refit_receiver *receiver);
 /* A model digest that is refused from now on (at verify, before it is staged); kept in the state file. */
 REFIT_MUST_CHECK enum refit_status refit_receiver_quarantine(struct refit_receiver *receiver, const char *digest,
@@ -160,6 +204,51 @@ REFIT_MUST_CHECK enum refit_status refit_receiver_quarantine(struct refit_receiv
 /* By id; an empty or NULL id is the latest refit. The last 32 are remembered. REFIT_NOT_FOUND. */
 REFIT_MUST_CHECK enum refit_status refit_receiver_session(struct refit_receiver *receiver, const char *id,
                                                           struct refit_session_snapshot *out, struct refit_error *err);
+
+/* Its holders as they were when it was last told, the first REFIT_HOLDERS_SHOWN; `out` has room for that many. `id` as
+ * above. */
+REFIT_MUST_CHECK enum refit_status refit_receiver_holders(struct refit_receiver *receiver, const char *id,
+                                                          struct refit_holder_view *out, uint32_t *count,
+                                                          struct refit_error *err);
+
+/* --- this replica as a source for one with another layout --- */
+
+struct refit_serve_request {
+    uint64_t version;
+    char refit[129];                     /* the id that the receiver's endpoint is known by, and its token */
+    uint8_t token[REFIT_TOKEN_BYTES];
+    uint32_t holder;                     /* our number there */
+    char transport[16];
+    const json_t *card;                  /* the receiver's; retained */
+    char layout[REFIT_SHA256_HEX_MAX];   /* the receiver's, put before */
+    uint32_t first_rank, rank_count;     /* its ranks; count 0: all */
+    int64_t deadline_ms;                 /* 0: the default of refits */
+};
+enum refit_serve_state { REFIT_SERVE_DIALLING, REFIT_SERVE_SERVING, REFIT_SERVE_DONE, REFIT_SERVE_FAILED };
+const char *refit_serve_state_name(enum refit_serve_state state);
+struct refit_serve_snapshot {
+    char id[REFIT_REFIT_ID_MAX];
+    uint64_t version;
+    uint32_t slot;
+    char refit[129];
+    enum refit_serve_state state;
+    uint64_t bytes; /* sent so far */
+    struct refit_error error; /* failed: why */
+};
+#define REFIT_SERVES_SHOWN 64
+
+/* Plans (which may take a while), then dials and serves on a thread of its own until that receiver needs no more, or the
+ * deadline. The version's slot (active, retained, or being filled) is not given up meanwhile. The same request again gives the
+ * same id. REFIT_NOT_FOUND: the version is not here, or the layout unknown; REFIT_MISMATCH: layouts don't fit; REFIT_BUSY: too
+ * many. */
+REFIT_MUST_CHECK enum refit_status refit_receiver_serve(struct refit_receiver *receiver,
+                                                        const struct refit_serve_request *request,
+                                                        char id[static REFIT_REFIT_ID_MAX], struct refit_error *err);
+/* Those that run and those that ended last; `out` has room for REFIT_SERVES_SHOWN. Returns how many. */
+uint32_t refit_receiver_serves(struct refit_receiver *receiver, struct refit_serve_snapshot *out);
+/* Ends one; repeatable. REFIT_NOT_FOUND. */
+REFIT_MUST_CHECK enum refit_status refit_receiver_serve_end(struct refit_receiver *receiver, const char *id,
+                                                            struct refit_error *err);
 
 struct refit_receiver_snapshot {
     struct refit_bank_snapshot bank;
@@ -174,6 +263,9 @@ struct refit_receiver_snapshot {
     uint64_t committed, aborted, superseded; /* refits since start */
     uint64_t aborted_by[16];           /* by enum refit_status */
     uint64_t bytes_landed;
+    struct refit_supplied supplied;    /* of all refits that have ended */
+    uint32_t serving;                  /* requests to serve that run */
+    uint64_t served_bytes;             /* by those that have ended */
     uint64_t plan_hits, plan_misses;
 };
 void refit_receiver_read(struct refit_receiver *receiver, struct refit_receiver_snapshot *out);

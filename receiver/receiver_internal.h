@@ -9,15 +9,25 @@
 
 #include <pthread.h>
 
+#include "receiver/kept.h"
 #include "receiver/leads.h"
 #include "receiver/plans.h"
 #include "receiver/quarantine.h"
+#include "receiver/serve.h"
 #include "receiver/session.h"
 #include "receiver/sources.h"
 
 #define REFIT_SESSIONS_MAX 32
 /* Superseded refits whose threads are still unwinding; a storm of publishes is answered REFIT_BUSY past this. */
 #define REFIT_UNFINISHED_MAX 8
+
+/* The slot that a refit fills, for those who want to be served from it. */
+struct refit_filling {
+    uint64_t version;
+    uint32_t slot;
+    struct refit_plan *plan;     /* borrowed, as the next; NULL: none */
+    struct refit_landed *landed;
+};
 
 struct refit_receiver {
     struct refit_receiver_config config; /* of its strings only checkpoint_root is used after opening */
@@ -40,6 +50,10 @@ struct refit_receiver {
     struct refit_plans plans;
     char covered[REFIT_SHA256_HEX_MAX]; /* digest of the layout whose coverage is proved */
 
+    struct refit_filling filling;
+    struct refit_kept kept;
+    struct refit_serves serves;
+
     bool closing;
     struct refit_session *sessions[REFIT_SESSIONS_MAX]; /* owned references, the latest first */
     uint32_t session_count;
@@ -49,6 +63,7 @@ struct refit_receiver {
 
     uint64_t committed, aborted, superseded, bytes_landed;
     uint64_t aborted_by[16];
+    struct refit_supplied supplied;
 };
 
 void refit_receiver_lock(struct refit_receiver *receiver);

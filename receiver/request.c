@@ -31,6 +31,7 @@ static enum refit_status check_texts(const struct refit_request *in, struct refi
         {in->digest, sizeof in->digest, "digest"},
         {in->kv, sizeof in->kv, "kv"},
         {in->body_digest, sizeof in->body_digest, "body_digest"},
+        {in->resume, sizeof in->resume, "resume"},
     };
     for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
         enum refit_status status = check_text(members[i].text, members[i].max, members[i].member, err);
@@ -96,6 +97,27 @@ static enum refit_status check_deadline(const struct refit_receiver_config *conf
                       config->deadline_max_ms, request->deadline_ms);
 }
 
+/* A lead that takes us for other ranks would plan other edges. */
+static enum refit_status check_ranks(const struct refit_receiver_config *config, const struct refit_request *request,
+                                     struct refit_error *err)
+{
+    const struct refit_bank_config *bank = &config->bank;
+    if (request->rank_count == 0 || (request->first_rank == bank->first_rank && request->rank_count == bank->ranks))
+        return REFIT_OK;
+    return refit_fail(err, REFIT_INVALID, "refit: 'ranks' names %" PRIu32 " from %" PRIu32 " on, held here are %" PRIu32
+                      " from %" PRIu32 " on; ask for the host again", request->rank_count, request->first_rank,
+                      bank->ranks, bank->first_rank);
+}
+
+static enum refit_status check_fleet(const struct refit_request *request, struct refit_error *err)
+{
+    if (request->checkpoint[0] != '\0' && (request->fleet || request->unchanged_since || request->resume[0]))
+        return refit_fail(err, REFIT_INVALID, "refit from a checkpoint: it has no 'fleet', 'unchanged' or 'resume'");
+    if (request->unchanged_since != 0 && !json_is_array(request->unchanged))
+        return refit_fail(err, REFIT_INVALID, "refit: 'unchanged' must name 'tensors'");
+    return REFIT_OK;
+}
+
 static enum refit_status check_source_kind(const struct refit_receiver_config *config, struct refit_request *request,
                                            struct refit_error *err)
 {
@@ -121,6 +143,10 @@ enum refit_status refit_request_check(const struct refit_receiver_config *config
         status = check_digest(out->digest, "digest", err);
     if (status == REFIT_OK)
         status = check_deadline(config, out, err);
+    if (status == REFIT_OK)
+        status = check_ranks(config, out, err);
+    if (status == REFIT_OK)
+        status = check_fleet(out, err);
     if (status == REFIT_OK)
         status = check_source_kind(config, out, err);
     return status;

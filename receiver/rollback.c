@@ -3,6 +3,7 @@
  * Going back, and staying there: rollback, hold, quarantine.
  */
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -41,6 +42,11 @@ static enum refit_status stop_commits(struct refit_receiver *receiver, struct re
                       receiver->sessions[0]->id);
 }
 
+static const char *rollback_kv(const struct refit_rollback *rollback)
+{
+    return rollback->kv && rollback->kv[0] != '\0' ? rollback->kv : "flush";
+}
+
 static const struct refit_version *find_version(const struct refit_bank_snapshot *bank, uint64_t version)
 {
     for (uint32_t i = 0; i < bank->slots && version != 0; i++)
@@ -51,65 +57,91 @@ static const struct refit_version *find_version(const struct refit_bank_snapshot
 
 /* Whoever asks again, because an answer was lost, must not get back what was rolled back from: while a hold lasts, the
  * same words find the rollback that was done. *left is the digest of the version that is, or was, rolled back from. */
-static bool is_repeat(const struct refit_bank_snapshot *bank, bool held, uint64_t version,
+static bool is_repeat(const struct refit_bank_snapshot *bank, bool settled, uint64_t version,
                       char left[static REFIT_SHA256_HEX_MAX], struct refit_version *now)
 {
     left[0] = '\0';
     if (bank->active == REFIT_SLOT_NONE)
         return false;
     *now = bank->slot[bank->active].version;
-    bool repeat = held && (version == 0 || version == now->version);
+    bool repeat = settled && (version == 0 || version == now->version);
     const struct refit_version *from = repeat ? find_version(bank, bank->rollback_version) : now;
     if (from)
         memcpy(left, from->digest, REFIT_SHA256_HEX_MAX);
     return repeat;
 }
 
-/* Under the lock, after the swap. */
-static void hold(struct refit_receiver *receiver, const char *left, bool quarantine, const struct refit_version *now)
+/* Under the lock. */
+static void hold(struct refit_receiver *receiver, const char *why)
 {
-    struct refit_error error;
     receiver->held = true;
-    if (quarantine && refit_quarantine_set(&receiver->quarantine, left, true, &error) != REFIT_OK)
-        refit_log(REFIT_LOG_WARN, "the version rolled back from is not in quarantine: %s", error.text);
     for (uint32_t i = 0; i < receiver->session_count; i++)
-        refit_session_cancel(receiver->sessions[i], REFIT_CONFLICT, "held: rolled back to version %" PRIu64
-                             ", newer versions are forbidden until release", now->version);
+        refit_session_cancel(receiver->sessions[i], REFIT_CONFLICT, "held: %s, newer versions are forbidden until release",
+                             why);
 }
 
-enum refit_status refit_receiver_rollback(struct refit_receiver *receiver, uint64_t version, const char *kv,
-                                          bool quarantine_current, struct refit_deadline deadline,
-                                          struct refit_version *now, struct refit_error *err)
+/* Under the lock, after the swap. */
+static void leave_behind(struct refit_receiver *receiver, const struct refit_rollback *rollback, const char *left,
+                         const struct refit_version *now)
+{
+    struct refit_error error;
+    char why[64];
+    if (rollback->quarantine && refit_quarantine_set(&receiver->quarantine, left, true, &error) != REFIT_OK)
+        refit_log(REFIT_LOG_WARN, "the version rolled back from is not in quarantine: %s", error.text);
+    snprintf(why, sizeof why, "rolled back to version %" PRIu64, now->version);
+    if (!rollback->open)
+        hold(receiver, why);
+}
+
+static enum refit_status check_rollback(const struct refit_rollback *rollback, struct refit_error *err)
+{
+    if (rollback->open && rollback->version == 0)
+        return refit_fail(err, REFIT_INVALID, "a rollback without hold must name its version, or a repeat would go back twice");
+    return refit_request_check_kv(rollback_kv(rollback), err);
+}
+
+enum refit_status refit_receiver_rollback(struct refit_receiver *receiver, const struct refit_rollback *rollback,
+                                          struct refit_deadline deadline, struct refit_version *now,
+                                          struct refit_error *err)
 {
     char left[REFIT_SHA256_HEX_MAX];
     struct refit_version to;
-    kv = kv && kv[0] != '\0' ? kv : "flush";
-    enum refit_status status = refit_request_check_kv(kv, err);
+    enum refit_status status = check_rollback(rollback, err);
     if (status != REFIT_OK)
         return status;
     struct refit_bank_snapshot bank;
     refit_receiver_lock(receiver);
     status = stop_commits(receiver, deadline, err);
-    bool held = receiver->held;
+    bool settled = receiver->held || rollback->open;
     refit_receiver_unlock(receiver);
     if (status != REFIT_OK)
         return status;
     refit_bank_read(receiver->bank, &bank);
-    if (!is_repeat(&bank, held, version, left, &to))
-        status = refit_bank_rollback(receiver->bank, version, kv, deadline, &to, err);
+    if (!is_repeat(&bank, settled, rollback->version, left, &to))
+        status = refit_bank_rollback(receiver->bank, rollback->version, rollback_kv(rollback), deadline, &to, err);
     refit_receiver_lock(receiver);
     receiver->rolling = false;
     if (status == REFIT_OK)
-        hold(receiver, left, quarantine_current, &to);
+        leave_behind(receiver, rollback, left, &to);
     refit_receiver_unlock(receiver);
     refit_receiver_changed(receiver);
     if (status == REFIT_OK)
-        save_or_warn(receiver, "the hold of a rollback");
+        save_or_warn(receiver, "what a rollback set");
     if (status == REFIT_OK && now)
         *now = to;
     if (status == REFIT_OK)
-        refit_log(REFIT_LOG_INFO, "rolled back version=%" PRIu64 " digest=%s held=true", to.version, to.digest);
+        refit_log(REFIT_LOG_INFO, "rolled back version=%" PRIu64 " digest=%s held=%s", to.version, to.digest,
+                  rollback->open ? "false" : "true");
     return status;
+}
+
+void refit_receiver_hold(struct refit_receiver *receiver)
+{
+    refit_receiver_lock(receiver);
+    hold(receiver, "by request");
+    refit_receiver_unlock(receiver);
+    refit_receiver_changed(receiver);
+    save_or_warn(receiver, "a hold");
 }
 
 void refit_receiver_release_hold(struct refit_receiver *receiver)

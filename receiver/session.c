@@ -28,12 +28,26 @@ const char *refit_phase_name(enum refit_phase phase)
     return (unsigned)phase < REFIT_PHASE_COUNT ? phase_names[phase] : "unknown";
 }
 
+const char *refit_holder_condition_name(enum refit_holder_condition condition)
+{
+    switch (condition) {
+    case REFIT_HOLDER_ABSENT: return "absent";
+    case REFIT_HOLDER_CONNECTED: return "connected";
+    case REFIT_HOLDER_LOST: return "lost";
+    case REFIT_HOLDER_PASSED_BY: return "passed-by";
+    }
+    return "unknown";
+}
+
 static void make_id(struct refit_session *session)
 {
     uint64_t random;
     refit_io_random(&random, sizeof random);
     snprintf(session->id, sizeof session->id, "r%" PRIu64 "-%016" PRIx64, session->request.version, random);
-    refit_io_random(session->token, sizeof session->token);
+    if (session->request.fleet)
+        memcpy(session->token, refit_fleet_token(session->request.fleet), sizeof session->token);
+    else
+        refit_io_random(session->token, sizeof session->token);
 }
 
 struct refit_session *refit_session_create(struct refit_receiver *receiver, const struct refit_request *request,
@@ -44,6 +58,8 @@ struct refit_session *refit_session_create(struct refit_receiver *receiver, cons
         return NULL;
     session->receiver = receiver;
     session->request = *request;
+    refit_fleet_retain(request->fleet);
+    json_incref(request->unchanged);
     session->source = source ? refit_layout_retain(source) : NULL;
     session->deadline = refit_deadline_in_ms(request->deadline_ms);
     session->phase = REFIT_PHASE_REQUESTED;
@@ -66,6 +82,8 @@ void refit_session_release(struct refit_session *session)
     if (!session || atomic_fetch_sub_explicit(&session->references, 1, memory_order_acq_rel) != 1)
         return;
     refit_layout_release(session->source);
+    refit_fleet_release(session->request.fleet);
+    json_decref(session->request.unchanged);
     free(session);
 }
 
@@ -122,6 +140,9 @@ void refit_session_snapshot(const struct refit_session *session, struct refit_se
         .error = session->error,
         .bytes_due = session->bytes_due,
         .bytes_done = session->bytes_done,
+        .supplied = session->supplied,
+        .members = refit_fleet_members(request->fleet),
+        .serving = session->relay ? refit_relay_left(session->relay) : 0,
         .stats = session->stats,
         .sequence = session->sequence,
     };

@@ -11,7 +11,9 @@
 
 #include <pthread.h>
 
+#include "receiver/fleet.h"
 #include "receiver/receiver.h"
+#include "receiver/relay.h"
 
 struct refit_session {
     /* fixed once started */
@@ -19,6 +21,7 @@ struct refit_session {
     struct refit_request request;
     char id[REFIT_REFIT_ID_MAX];
     uint8_t token[REFIT_TOKEN_BYTES];
+    bool keeps;                      /* takes request.unchanged from the version that is served */
     struct refit_layout *source;     /* owned; NULL: the checkpoint's, opened by the thread */
     struct refit_deadline deadline;
     bool has_predecessor;
@@ -35,6 +38,10 @@ struct refit_session {
     struct refit_error error;
     char digest[REFIT_SHA256_HEX_MAX];
     uint64_t bytes_due, bytes_done;
+    struct refit_supplied supplied;
+    uint32_t holder_count;
+    struct refit_holder_view holders[REFIT_HOLDERS_SHOWN];
+    struct refit_relay *relay;       /* while it runs, to be looked at; the thread's own */
     struct refit_endpoint_stats stats;
     int64_t phase_ns[REFIT_PHASE_COUNT];
     int64_t phase_since_ns;
@@ -68,15 +75,5 @@ REFIT_MUST_CHECK enum refit_status refit_session_enter(struct refit_session *ses
                                                        struct refit_error *err);
 /* REFIT_ABORTED with the reason, or REFIT_TIMEOUT. */
 REFIT_MUST_CHECK enum refit_status refit_session_check(struct refit_session *session, struct refit_error *err);
-
-/* --- session_transfer.c --- */
-/* Grants every batch of the plan until each has landed once. */
-struct refit_transfer {
-    struct refit_session *session;
-    const struct refit_plan *plan;
-    const struct refit_transport *transport;
-    struct refit_endpoint *endpoint;
-};
-REFIT_MUST_CHECK enum refit_status refit_transfer_run(const struct refit_transfer *transfer, struct refit_error *err);
 
 #endif

@@ -5,15 +5,17 @@
  */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
 #include "base/thread.h"
 #include "checkpoint/checkpoint.h"
+#include "layouts/wanted.h"
 #include "memory/ops.h"
 #include "receiver/receiver_internal.h"
 #include "receiver/request.h"
-#include "receiver/session.h"
+#include "receiver/session_landing.h"
 
 /* What the thread works with; no other thread sees it. */
 struct work {
@@ -25,9 +27,9 @@ struct work {
     struct refit_plan *plan;                   /* owned */
     struct refit_plan *source_plan;            /* owned; of a checkpoint */
     struct refit_tally *tally;                 /* owned */
+    uint8_t *mask;                             /* owned; of the tensors that are moved. NULL: all */
     uint32_t slot;                             /* REFIT_SLOT_NONE: none taken */
-    const struct refit_transport *transport;
-    struct refit_endpoint *endpoint;           /* owned */
+    struct refit_landing landing;
 };
 
 static enum refit_status open_checkpoint(struct work *work, struct refit_error *err)
@@ -56,10 +58,24 @@ static enum refit_status find_layouts(struct work *work, struct refit_error *err
     return REFIT_OK;
 }
 
+/* Not cached: the next publish has other unchanged tensors, or a version in between. */
+static enum refit_status plan_without_unchanged(struct work *work, struct refit_error *err)
+{
+    const struct refit_bank_config *bank = &work->receiver->config.bank;
+    enum refit_status status =
+        refit_wanted_without(work->destination, work->session->request.unchanged, &work->mask, err);
+    const struct refit_plan_scope scope = {.side = REFIT_DESTINATION, .rank = REFIT_ALL_RANKS,
+                                           .first_rank = bank->first_rank, .rank_count = bank->ranks,
+                                           .wanted = work->mask};
+    return status == REFIT_OK ? refit_plan_build(work->source, work->destination, scope, &work->plan, err) : status;
+}
+
 static enum refit_status make_plans(struct work *work, struct refit_error *err)
 {
     enum refit_status status = refit_receiver_prove(work->receiver, work->destination, err);
-    if (status == REFIT_OK)
+    if (status == REFIT_OK && work->session->keeps)
+        status = plan_without_unchanged(work, err);
+    else if (status == REFIT_OK)
         status = refit_receiver_plan_for(work->receiver, work->source, work->destination, &work->plan, err);
     if (status == REFIT_OK && work->checkpoint)
         status = refit_plan_build(work->source, work->destination,
@@ -71,15 +87,15 @@ static enum refit_status make_plans(struct work *work, struct refit_error *err)
 /* The bank refuses such layouts when they are declared; a refit must not depend on it. */
 static enum refit_status check_fit(struct work *work, const struct refit_bank_snapshot *bank, struct refit_error *err)
 {
-    uint32_t ranks = refit_layout_ranks(work->destination);
-    if (ranks != bank->ranks)
+    uint32_t ranks = refit_layout_ranks(work->destination), first = bank->first_rank;
+    if (ranks != bank->ranks_total)
         return refit_fail(err, REFIT_MISMATCH, "the layout served here has %" PRIu32 " ranks, the replica %" PRIu32,
-                          ranks, bank->ranks);
-    for (uint32_t rank = 0; rank < ranks; rank++) {
-        uint64_t need = refit_layout_arena_bytes(work->destination, rank);
+                          ranks, bank->ranks_total);
+    for (uint32_t rank = 0; rank < bank->ranks; rank++) {
+        uint64_t need = refit_layout_arena_bytes(work->destination, first + rank);
         if (need > bank->slot_bytes)
             return refit_fail(err, REFIT_NO_MEMORY, "rank %" PRIu32 " needs %" PRIu64 " bytes, a slot has %" PRIu64
-                              "; raise the slot size", rank, need, bank->slot_bytes);
+                              "; raise the slot size", first + rank, need, bank->slot_bytes);
     }
     return REFIT_OK;
 }
@@ -101,7 +117,7 @@ static enum refit_status check_memory(struct work *work, struct refit_error *err
     const char *limit = NULL;
     uint64_t left = refit_memory_available(&limit);
     unsigned streams = work->receiver->config.streams;
-    uint64_t need = (uint64_t)streams * REFIT_GRANTS_PER_STREAM * REFIT_BATCH_BYTES;
+    uint64_t need = (uint64_t)streams * REFIT_GRANTS_PER_STREAM * refit_plan_batch_bytes(work->plan);
     if (left >= need)
         return REFIT_OK;
     return refit_fail(err, REFIT_NO_MEMORY, "a refit needs about %" PRIu64 " bytes beside its slot, %" PRIu64
@@ -157,67 +173,48 @@ static enum refit_status take_slot(struct work *work, struct refit_error *err)
     uint32_t slot = REFIT_SLOT_NONE;
     enum refit_status status = refit_bank_begin(work->receiver->bank, session->deadline, &session->cancel, on_wait,
                                                 session, &slot, err);
-    if (status == REFIT_OK)
-        work->slot = slot;
-    return status;
-}
-
-static struct refit_endpoint_config endpoint_config(const struct work *work)
-{
-    const struct refit_receiver_config *config = &work->receiver->config;
-    struct refit_endpoint_config endpoint = {
-        .role = REFIT_RECEIVER,
-        .refit_id = work->session->id,
-        .plan = work->plan,
-        .arenas = refit_bank_arenas(work->receiver->bank, work->slot),
-        .arena_count = refit_layout_ranks(work->destination),
-        .listener = work->receiver->listener,
-        .tally = work->tally,
-        .verify = config->verify,
-        .streams = config->streams,
-        .rate_bytes_per_s = config->rate_bytes_per_s,
-        .nice = config->nice,
-    };
-    memcpy(endpoint.token, work->session->token, sizeof endpoint.token);
-    return endpoint;
-}
-
-static enum refit_status open_endpoint(struct work *work, struct refit_error *err)
-{
-    struct refit_endpoint_config config = endpoint_config(work);
-    if (!work->checkpoint) {
-        work->transport = refit_transport_find(work->session->request.transport);
-        return work->transport->open(&config, &work->endpoint, err);
+    if (status != REFIT_OK)
+        return status;
+    work->slot = slot;
+    const struct refit_request *request = &session->request;
+    struct refit_remains remains = {.version = 0};
+    refit_receiver_lock(work->receiver);
+    if (!work->mask && refit_kept_resume(&work->receiver->kept, request->resume, request->version, slot, work->plan,
+                                         &remains)) {
+        refit_tally_destroy(work->tally);
+        work->tally = remains.tally;
+        work->landing.landed = remains.landed;
+        refit_plan_release(remains.plan);
     }
-    struct refit_arena *files = refit_checkpoint_arena(work->checkpoint);
-    work->transport = &refit_transport_local;
-    return refit_local_open_source(&config, work->source_plan, &files, 1, &work->endpoint, err);
+    refit_kept_forget(&work->receiver->kept, slot);
+    refit_receiver_unlock(work->receiver);
+    return REFIT_OK;
 }
 
-static enum refit_status fill(struct work *work, struct refit_error *err)
+static enum refit_status bring_in(struct work *work, struct refit_error *err)
 {
-    struct refit_arena *const *arenas = refit_bank_arenas(work->receiver->bank, work->slot);
-    enum refit_status status = REFIT_OK;
-    for (uint32_t rank = 0; rank < refit_layout_ranks(work->destination) && status == REFIT_OK; rank++)
-        status = refit_memory_fill(arenas[rank], work->destination, rank, err);
+    enum refit_status status = refit_landing_run(&work->landing, err);
+    if (status != REFIT_OK && work->checkpoint)
+        refit_checkpoint_rename_in(&work->place, work->session->request.checkpoint, err);
     return status;
 }
 
 static enum refit_status transfer(struct work *work, struct refit_error *err)
 {
-    enum refit_status status = open_endpoint(work, err);
+    struct refit_landing_config config = {
+        .session = work->session,
+        .plan = work->plan,
+        .slot = work->slot,
+        .tally = work->tally,
+        .checkpoint = work->checkpoint,
+        .source_plan = work->source_plan,
+        .mask = work->mask,
+    };
+    enum refit_status status = refit_landing_open(&work->landing, &config, err);
     if (status == REFIT_OK)
-        status = fill(work, err);
-    if (status != REFIT_OK)
-        return status;
-    struct refit_transfer run = {.session = work->session, .plan = work->plan, .transport = work->transport,
-                                 .endpoint = work->endpoint};
-    status = refit_transfer_run(&run, err);
-    if (status != REFIT_OK && work->checkpoint)
-        refit_checkpoint_rename_in(&work->place, work->session->request.checkpoint, err);
-    /* Closed at once: nothing may write into the slot after it was verified. */
-    work->transport->close(work->endpoint);
-    work->endpoint = NULL;
+        status = bring_in(work, err);
+    /* At once: nothing may write into the slot after it was verified. */
+    refit_landing_close(&work->landing);
     return status;
 }
 
@@ -302,9 +299,16 @@ static enum refit_status commit(struct work *work, struct refit_error *err)
     struct refit_session *session = work->session;
     enum refit_status status = refit_bank_commit(work->receiver->bank, work->slot, session->id, session->request.kv,
                                                  session->deadline, err);
-    if (status == REFIT_OK)
-        work->slot = REFIT_SLOT_NONE; /* it is the active one now */
-    return status;
+    if (status != REFIT_OK)
+        return status;
+    if (work->receiver->config.verify) {
+        refit_receiver_lock(work->receiver);
+        refit_kept_know(&work->receiver->kept, work->slot, session->request.version, work->tally);
+        refit_receiver_unlock(work->receiver);
+        work->tally = NULL;
+    }
+    work->slot = REFIT_SLOT_NONE; /* it is the active one now */
+    return REFIT_OK;
 }
 
 /* REFIT_PHASE_REQUESTED: the step itself decides what phase it is in. */
@@ -333,13 +337,42 @@ static enum refit_status run_steps(struct work *work, struct refit_error *err)
     return status;
 }
 
+/* What has landed of a refit that broke off stays in the slot for the next attempt, until the slot is taken. Bytes that turned
+ * out wrong don't, nor those of a plan with a mask. */
+static void leave_remains(struct work *work, enum refit_status why)
+{
+    struct refit_landing *landing = &work->landing;
+    if (!landing->landed || work->checkpoint || work->mask || why == REFIT_OK || why == REFIT_CORRUPT)
+        return;
+    struct refit_remains remains = {.version = work->session->request.version, .slot = work->slot,
+                                    .plan = refit_plan_retain(work->plan),
+                                    .landed = refit_landed_retain(landing->landed), .tally = work->tally};
+    memcpy(remains.id, work->session->id, sizeof remains.id);
+    work->tally = NULL;
+    refit_receiver_lock(work->receiver);
+    refit_kept_leave(&work->receiver->kept, &remains);
+    refit_receiver_unlock(work->receiver);
+}
+
+/* Who reads the slot stops first, then it is given up. */
+static void give_back_slot(struct work *work, enum refit_status why)
+{
+    refit_landing_close(&work->landing);
+    if (work->slot != REFIT_SLOT_NONE)
+        leave_remains(work, why);
+    refit_landing_leave(&work->landing);
+    if (work->slot == REFIT_SLOT_NONE)
+        return;
+    refit_serves_end_slot(work->receiver, work->slot);
+    refit_bank_discard(work->receiver->bank, work->slot);
+    work->slot = REFIT_SLOT_NONE;
+}
+
 static void give_back(struct work *work)
 {
-    if (work->endpoint)
-        work->transport->close(work->endpoint);
-    if (work->slot != REFIT_SLOT_NONE)
-        refit_bank_discard(work->receiver->bank, work->slot);
+    give_back_slot(work, REFIT_OK);
     refit_tally_destroy(work->tally);
+    free(work->mask);
     refit_plan_release(work->source_plan);
     refit_plan_release(work->plan);
     refit_layout_release(work->source);
@@ -381,11 +414,21 @@ static void record_abort(struct refit_session *session, const struct refit_error
     receiver->aborted_by[session->error.status]++;
 }
 
+static void add_supplied(struct refit_supplied *sum, const struct refit_supplied *more)
+{
+    sum->origin_bytes += more->origin_bytes;
+    sum->domain_bytes += more->domain_bytes;
+    sum->fleet_bytes += more->fleet_bytes;
+    sum->excess_bytes += more->excess_bytes;
+    sum->kept_bytes += more->kept_bytes;
+}
+
 static void finish(struct refit_session *session, enum refit_status status, const struct refit_error *error)
 {
     struct refit_receiver *receiver = session->receiver;
     refit_receiver_lock(receiver);
-    receiver->bytes_landed += session->bytes_done;
+    receiver->bytes_landed += session->bytes_done - session->supplied.kept_bytes;
+    add_supplied(&receiver->supplied, &session->supplied);
     receiver->unfinished--;
     if (session->request.epoch == receiver->leads.epoch)
         receiver->leads.heard_ns = 0;
@@ -406,6 +449,19 @@ static void finish(struct refit_session *session, enum refit_status status, cons
     refit_receiver_changed(receiver);
 }
 
+/* Slower members may still come for bytes of the slot, which is not written while it is the active one or the next. The next
+ * refit ends this: it may want the slot. */
+static void linger(struct work *work)
+{
+    struct refit_receiver *receiver = work->receiver;
+    refit_landing_withdraw(&work->landing); /* found by its version from now on */
+    refit_receiver_lock(receiver);
+    while (refit_landing_serves(&work->landing) && !receiver->closing &&
+           receiver->sessions[0] == work->session && !refit_deadline_passed(work->session->deadline))
+        refit_receiver_wait(receiver, work->session->deadline);
+    refit_receiver_unlock(receiver);
+}
+
 static void *session_thread(void *arg)
 {
     struct refit_session *session = arg;
@@ -414,8 +470,12 @@ static void *session_thread(void *arg)
     if (session->has_predecessor)
         pthread_join(session->predecessor, NULL);
     enum refit_status status = run_steps(&work, &error);
-    give_back(&work);
+    if (status != REFIT_OK)
+        give_back_slot(&work, status);
     finish(session, status, &error);
+    if (status == REFIT_OK)
+        linger(&work);
+    give_back(&work);
     refit_session_release(session);
     return NULL;
 }

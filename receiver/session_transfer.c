@@ -1,219 +1,429 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The granting loop: keeps every holder's queue full, one batch per edge and round, and grants again what did not land.
+ * Brings in every batch of a plan: decides whom each is asked of (supply.h), keeps those holders' queues full, asks again what
+ * did not land, elsewhere when its holder is lost or passed by (holders.h).
  *
- * Per batch one byte is kept (4 MiB of model each): its state, and how often it was granted.
+ * Due batches wait in one list per target: a member, or the origin's ranks of one source group. All lists are in the same
+ * order on all members, which is the order in which a member gets what it is the seed of; so what is asked of it lands
+ * there soon. When other holders can be used than before, the lists are made anew.
  */
+#include "receiver/session_transfer.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "receiver/batches.h"
 #include "receiver/receiver_internal.h"
-#include "receiver/session.h"
+#include "receiver/supply.h"
 
-#define GRANTS_MAX 4           /* of one batch: the first and three retries */
-#define GRACE_NS INT64_C(10000000000) /* for a lost holder to come back */
-#define SLICE_MS 50            /* how soon an abort is noticed */
-#define STEP_NS INT64_C(50000000)     /* between two notices of progress */
+#define GRANTS_MAX 4   /* by the origin, of one batch: the first and three retries */
+#define CORRUPT_MAX 3  /* broken batches of one member until it is not asked any more */
+#define SLICE_MS 50    /* how soon an abort is noticed */
+#define SWEEP_NS INT64_C(20000000)
+#define STEP_NS INT64_C(50000000) /* between two notices of progress */
 #define COMPLETIONS 64
-
-enum batch_state { BATCH_DUE = 0, BATCH_GRANTED = 1, BATCH_FAILED = 2, BATCH_DONE = 3 };
-#define STATE_BITS 3u /* of a batch byte; the rest counts grants */
-#define ONE_GRANT 4u
-
-struct edge_progress {
-    uint64_t first;        /* index of its batch 0 */
-    uint32_t next;         /* the first batch that was never granted */
-    uint32_t failed;       /* batches below `next` to grant again */
-    uint32_t done;
-    bool blocked;          /* its queue is full or its holder away: until a completion or a change */
-    bool absent;           /* its holder has not connected yet */
-    int64_t lost_since_ns; /* 0: not lost */
-};
 
 struct progress {
     const struct refit_transfer *transfer;
-    const struct refit_edge *edges;
-    size_t edge_count, edges_left;
-    struct edge_progress *edge;
-    uint8_t *batches;
+    struct refit_batches batches;
+    struct refit_holders holders;
+    struct refit_supply *supply;
+    uint32_t groups, nobody;   /* targets: members, then source groups, then nobody */
+    bool *alternatives;        /* by source rank */
+    bool *origin;              /* by source group: can be asked */
+    bool *lacks;               /* by serving replica and group: it has not these boxes */
     uint64_t bytes_done, bytes_told;
-    int64_t told_ns;
+    struct refit_supplied supplied;
+    int64_t told_ns, landed_ns;
 };
+
+/* --- setting up ------------------------------------------------------------------------------------------------- */
+
+static struct refit_group group_of(const struct progress *p, uint32_t group)
+{
+    return refit_plan_group(p->transfer->plan, REFIT_SOURCE, group);
+}
+
+static void count_groups(struct progress *p)
+{
+    size_t count;
+    const struct refit_edge *edges = refit_plan_edges(p->transfer->plan, &count);
+    for (size_t i = 0; i < count; i++)
+        if (edges[i].source_group >= p->groups)
+            p->groups = edges[i].source_group + 1;
+}
+
+static enum refit_status find_alternatives(struct progress *p, uint32_t ranks, struct refit_error *err)
+{
+    size_t count;
+    const struct refit_edge *edges = refit_plan_edges(p->transfer->plan, &count);
+    size_t lacks = (size_t)refit_fleet_sources(p->transfer->fleet) * p->groups;
+    p->alternatives = malloc(ranks + 1);
+    p->origin = malloc(p->groups + 1);
+    p->lacks = calloc(lacks + 1, sizeof *p->lacks);
+    if (!p->alternatives || !p->origin || !p->lacks)
+        return refit_fail_alloc(err, "the holders of a refit", ranks + lacks);
+    memset(p->alternatives, true, ranks + 1);
+    memset(p->origin, true, p->groups + 1);
+    for (size_t i = 0; i < count; i++) {
+        struct refit_group group = group_of(p, edges[i].source_group);
+        if (group.count == 1)
+            p->alternatives[group.ranks[0]] = false;
+    }
+    return REFIT_OK;
+}
+
+static enum refit_status make_supply(struct progress *p, struct refit_error *err)
+{
+    const struct refit_fleet *fleet = p->transfer->fleet;
+    uint32_t members = refit_fleet_members(fleet);
+    const char **domains = calloc((size_t)members + 1, sizeof *domains);
+    uint32_t *bytes = calloc((size_t)p->batches.total + 1, sizeof *bytes);
+    enum refit_status status = REFIT_NO_MEMORY;
+    if (domains && bytes) {
+        for (uint32_t i = 0; i < members; i++)
+            domains[i] = refit_fleet_member(fleet, i).domain;
+        for (uint32_t i = 0; i < p->batches.total; i++)
+            bytes[i] = (uint32_t)refit_batches_bytes(&p->batches, i);
+        struct refit_supply_config config = {.domains = domains, .members = members,
+                                             .self = members ? refit_fleet_self(fleet) : 0, .batch_bytes = bytes,
+                                             .batches = p->batches.total};
+        status = refit_supply_create(&config, &p->supply, err);
+    } else
+        refit_fail_alloc(err, "the order of a fleet", p->batches.total * sizeof *bytes);
+    free(domains);
+    free(bytes);
+    return status;
+}
 
 static enum refit_status progress_init(struct progress *p, const struct refit_transfer *transfer,
                                        struct refit_error *err)
 {
-    *p = (struct progress){.transfer = transfer};
-    p->edges = refit_plan_edges(transfer->plan, &p->edge_count);
-    p->edges_left = p->edge_count;
-    uint64_t total = 0;
-    p->edge = calloc(p->edge_count + 1, sizeof *p->edge);
-    if (!p->edge)
-        return refit_fail_alloc(err, "the state of a transfer's edges", p->edge_count * sizeof *p->edge);
-    for (size_t i = 0; i < p->edge_count; i++) {
-        p->edge[i].first = total;
-        total += p->edges[i].batches;
+    uint32_t ranks = refit_layout_ranks(refit_plan_source(transfer->plan));
+    uint32_t members = refit_fleet_members(transfer->fleet);
+    *p = (struct progress){.transfer = transfer, .landed_ns = refit_clock_ns()};
+    count_groups(p);
+    p->nobody = members + p->groups;
+    enum refit_status status = refit_batches_init(&p->batches, transfer->plan, p->nobody + 1, err);
+    if (status == REFIT_OK)
+        status = find_alternatives(p, ranks, err);
+    if (status == REFIT_OK)
+        status = refit_holders_init(&p->holders, transfer->fleet, ranks, p->alternatives,
+                                    &transfer->session->receiver->config, err);
+    if (status == REFIT_OK)
+        status = make_supply(p, err);
+    memcpy(p->holders.path, transfer->path, sizeof p->holders.path);
+    p->holders.paths = transfer->paths;
+    return status;
+}
+
+/* Of an earlier attempt that broke off. */
+static void skip_landed(struct progress *p)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < p->batches.total; i++) {
+        uint32_t within;
+        const struct refit_edge *edge = refit_batches_edge(&p->batches, i, &within);
+        if (!refit_landed_has(p->transfer->landed, edge, within))
+            continue;
+        p->batches.items[i].state = REFIT_BATCH_DONE;
+        p->batches.left--;
+        bytes += refit_batches_bytes(&p->batches, i);
     }
-    p->batches = calloc(total + 1, 1);
-    return p->batches ? REFIT_OK : refit_fail_alloc(err, "the state of a transfer's batches", total);
+    struct refit_session *session = p->transfer->session;
+    refit_receiver_lock(session->receiver);
+    session->supplied.kept_bytes += bytes;
+    refit_receiver_unlock(session->receiver);
 }
 
 static void progress_release(struct progress *p)
 {
-    free(p->edge);
-    free(p->batches);
+    refit_batches_release(&p->batches);
+    refit_holders_release(&p->holders);
+    refit_supply_destroy(p->supply);
+    free(p->alternatives);
+    free(p->origin);
+    free(p->lacks);
 }
 
-static uint8_t *batch_at(const struct progress *p, size_t edge, uint32_t number)
+/* --- whom to ask ------------------------------------------------------------------------------------------------ */
+
+static uint32_t members_of(const struct progress *p)
 {
-    return &p->batches[p->edge[edge].first + number];
+    return p->holders.members;
 }
 
-static enum batch_state batch_state(uint8_t batch)
+static uint32_t choose(struct progress *p, uint32_t number)
 {
-    return (enum batch_state)(batch & STATE_BITS);
+    uint32_t within;
+    struct refit_batch *batch = &p->batches.items[number];
+    uint32_t group = refit_batches_edge(&p->batches, number, &within)->source_group;
+    bool direct = batch->direct && p->origin[group];
+    struct refit_supply_answer answer = {.from = REFIT_SUPPLY_ORIGIN, .excess = direct};
+    if (!direct)
+        answer = refit_supply_choose(p->supply, number, p->holders.usable, p->origin[group]);
+    batch->excess = answer.excess;
+    if (answer.from == REFIT_SUPPLY_MEMBER)
+        return answer.member;
+    return answer.from == REFIT_SUPPLY_ORIGIN ? members_of(p) + group : p->nobody;
 }
 
-static void batch_set(uint8_t *batch, enum batch_state state)
+static void make_lists(struct progress *p)
 {
-    *batch = (uint8_t)((*batch & ~STATE_BITS) | (unsigned)state);
-}
-
-/* False: nothing of this edge is left to grant now. */
-static bool next_batch(const struct progress *p, size_t edge, uint32_t *number)
-{
-    const struct edge_progress *e = &p->edge[edge];
-    for (uint32_t i = 0; e->failed > 0 && i < e->next; i++) {
-        if (batch_state(*batch_at(p, edge, i)) == BATCH_FAILED) {
-            *number = i;
-            return true;
-        }
+    refit_batches_clear(&p->batches);
+    for (uint32_t i = 0; i < p->batches.total; i++) {
+        uint32_t number = p->batches.order[i];
+        if (p->batches.items[number].state == REFIT_BATCH_DUE)
+            refit_batches_append(&p->batches, choose(p, number), number);
     }
-    *number = e->next;
-    return e->next < p->edges[edge].batches;
 }
 
-static void note_granted(struct progress *p, size_t edge, uint32_t number)
+static bool is_origin_there(const struct progress *p, uint32_t group)
 {
-    struct edge_progress *e = &p->edge[edge];
-    uint8_t *batch = batch_at(p, edge, number);
-    if (batch_state(*batch) == BATCH_FAILED)
-        e->failed--;
-    else
-        e->next++;
-    batch_set(batch, BATCH_GRANTED);
-    *batch = (uint8_t)(*batch + ONE_GRANT);
-    e->absent = false;
-    e->lost_since_ns = 0;
+    struct refit_group ranks = group_of(p, group);
+    for (uint32_t i = 0; i < ranks.count; i++)
+        if (p->holders.items[ranks.ranks[i]].usable)
+            return true;
+    for (uint32_t i = 0; i < p->holders.sources; i++)
+        if (!p->lacks[(size_t)i * p->groups + group] &&
+            p->holders.items[p->holders.ranks + p->holders.members + i].usable)
+            return true;
+    return false;
 }
 
-static enum refit_status note_lost(struct progress *p, size_t edge, struct refit_error *err)
+/* Everything else is asked for, and what is left waits for one member that needs much longer. */
+static void pass_by_the_slow(struct progress *p)
 {
-    struct edge_progress *e = &p->edge[edge];
-    int64_t now = refit_clock_ns();
-    e->blocked = true;
-    if (e->lost_since_ns == 0)
-        e->lost_since_ns = now;
-    if (now - e->lost_since_ns < GRACE_NS)
+    uint32_t slow = REFIT_BATCH_NONE;
+    for (uint32_t target = 0; target < p->nobody; target++) {
+        if (p->batches.lists[target].count == 0)
+            continue;
+        if (target >= members_of(p) || slow != REFIT_BATCH_NONE)
+            return;
+        slow = target;
+    }
+    if (slow == REFIT_BATCH_NONE)
+        return;
+    struct refit_holder *h = &p->holders.items[refit_holders_member(&p->holders, slow)];
+    int64_t spent = refit_clock_ns() - p->holders.begun_ns;
+    double needs = (double)spent * p->batches.lists[slow].count / (h->landed + 1.0);
+    h->slow |= spent > p->holders.stall_ns && needs > 2.0 * (double)p->holders.stall_ns && needs > 0.5 * (double)spent;
+}
+
+static void tell_what_is_due(struct progress *p)
+{
+    p->holders.due = 0;
+    for (uint32_t target = 0; target < p->nobody; target++) {
+        uint32_t count = p->batches.lists[target].count;
+        p->holders.due += count;
+        if (target < members_of(p))
+            p->holders.items[refit_holders_member(&p->holders, target)].due = count;
+    }
+}
+
+static void sweep(struct progress *p, bool anew)
+{
+    tell_what_is_due(p);
+    if (members_of(p) > 0)
+        pass_by_the_slow(p);
+    anew |= refit_holders_sweep(&p->holders);
+    for (uint32_t group = 0; anew && group < p->groups; group++)
+        p->origin[group] = is_origin_there(p, group);
+    if (anew)
+        make_lists(p);
+}
+
+/* --- granting --------------------------------------------------------------------------------------------------- */
+
+static void note_granted(struct progress *p, uint32_t target)
+{
+    struct refit_batch *batch = &p->batches.items[refit_batches_pop(&p->batches, target)];
+    batch->state = REFIT_BATCH_GRANTED;
+    batch->grants = (uint8_t)(batch->grants + (target >= members_of(p)));
+}
+
+/* Of the origin's holders of a group the one that has the least to do; REFIT_HOLDERS_MAX: none has room. */
+static uint32_t pick(const struct progress *p, uint32_t group, uint32_t number)
+{
+    struct refit_group ranks = group_of(p, group);
+    uint32_t count = ranks.count + p->holders.sources, best = REFIT_HOLDERS_MAX;
+    for (uint32_t k = 0; k < count; k++) {
+        uint32_t i = (number + k) % count; /* equals take turns */
+        uint32_t holder = i < ranks.count ? ranks.ranks[i]
+                                          : p->holders.ranks + p->holders.members + (i - ranks.count);
+        const struct refit_holder *h = &p->holders.items[holder];
+        if (h->full || !h->usable || (i >= ranks.count && p->lacks[(size_t)(i - ranks.count) * p->groups + group]))
+            continue;
+        const struct refit_holder *b = best == REFIT_HOLDERS_MAX ? NULL : &p->holders.items[best];
+        if (!b || refit_supply_before((struct refit_supply_load){h->owed, h->bytes},
+                                      (struct refit_supply_load){b->owed, b->bytes},
+                                      refit_plan_batch_bytes(p->transfer->plan)))
+            best = holder;
+    }
+    return best;
+}
+
+/* It has no such edge: a member of another plan, or a replica that has other ranks. */
+static enum refit_status note_unsupported(struct progress *p, uint32_t holder, const struct refit_edge *edge,
+                                          struct refit_error *err)
+{
+    char name[REFIT_HOLDER_NAME_MAX];
+    if (refit_holders_is_member(&p->holders, holder)) {
+        refit_holders_exclude(&p->holders, holder);
         return REFIT_OK;
-    return refit_fail(err, REFIT_PEER, "source rank %" PRIu32 " was lost with %" PRIu32 " of %" PRIu32
-                      " batches landed for rank %" PRIu32 " and did not come back within %d s; publish again",
-                      p->edges[edge].source_rank, e->done, p->edges[edge].batches, p->edges[edge].destination_rank,
-                      (int)(GRACE_NS / 1000000000));
+    }
+    if (holder >= p->holders.ranks) {
+        p->lacks[(size_t)(holder - p->holders.ranks - p->holders.members) * p->groups + edge->source_group] = true;
+        return REFIT_OK;
+    }
+    refit_holders_name(&p->holders, holder, name);
+    return refit_error_prefix(err, REFIT_UNSUPPORTED, "asking %s", name);
 }
 
-/* Grants one batch of an edge, and tells whether. An edge that can't take more is blocked until something happens. */
-static enum refit_status grant_one(struct progress *p, size_t edge, bool *granted, struct refit_error *err)
+/* Grants the first batch of a list, and tells whether. */
+static enum refit_status grant_one(struct progress *p, uint32_t target, bool *granted, bool *anew,
+                                   struct refit_error *err)
 {
-    uint32_t number;
+    uint32_t number = p->batches.lists[target].head, within;
+    const struct refit_edge *edge = refit_batches_edge(&p->batches, number, &within);
+    uint32_t holder = target < members_of(p) ? refit_holders_member(&p->holders, target)
+                                             : pick(p, target - members_of(p), number);
     *granted = false;
-    if (p->edge[edge].blocked || !next_batch(p, edge, &number))
+    if (holder == REFIT_HOLDERS_MAX || p->holders.items[holder].full)
         return REFIT_OK;
-    enum refit_status status =
-        p->transfer->transport->post(p->transfer->endpoint, &p->edges[edge], number, err);
+    enum refit_status status = refit_holders_post(&p->holders, holder, edge, within, err);
     switch (status) {
     case REFIT_OK:
-        note_granted(p, edge, number);
+        note_granted(p, target);
         *granted = true;
         return REFIT_OK;
-    case REFIT_PEER:
-        return note_lost(p, edge, err);
-    case REFIT_NOT_FOUND:
-        p->edge[edge].absent = true;
-        p->edge[edge].blocked = true;
-        return REFIT_OK;
     case REFIT_BUSY:
-        p->edge[edge].blocked = true;
+    case REFIT_NOT_FOUND:
+    case REFIT_PEER: /* the next sweep sees it; until then it counts as full */
+        *granted = target >= members_of(p); /* another of the group may have room */
         return REFIT_OK;
+    case REFIT_UNSUPPORTED:
+        *anew = true;
+        return note_unsupported(p, holder, edge, err);
     default:
-        return refit_error_prefix(err, status, "granting batch %" PRIu32 " of source rank %" PRIu32, number,
-                                  p->edges[edge].source_rank);
+        return refit_error_prefix(err, status, "granting batch %" PRIu32, within);
     }
 }
 
 static enum refit_status grant_all(struct progress *p, struct refit_error *err)
 {
-    bool any;
-    do {
-        any = false;
-        for (size_t i = 0; i < p->edge_count; i++) {
-            bool granted;
-            enum refit_status status = grant_one(p, i, &granted, err);
+    bool anew = false;
+    for (uint32_t target = 0; target < p->nobody; target++) {
+        bool granted = true;
+        while (granted && p->batches.lists[target].count > 0) {
+            enum refit_status status = grant_one(p, target, &granted, &anew, err);
             if (status != REFIT_OK)
                 return status;
-            any |= granted;
         }
-    } while (any);
+    }
+    if (anew)
+        sweep(p, true);
     return REFIT_OK;
 }
 
-/* A holder's queue is shared by its edges. */
-static void unblock_source(struct progress *p, uint32_t source_rank)
+/* --- what comes ------------------------------------------------------------------------------------------------- */
+
+static enum refit_status fail_batch(struct progress *p, uint32_t number, const struct refit_transfer_completion *c,
+                                    struct refit_error *err)
 {
-    for (size_t i = 0; i < p->edge_count; i++)
-        if (p->edges[i].source_rank == source_rank)
-            p->edge[i].blocked = false;
+    char name[REFIT_HOLDER_NAME_MAX];
+    refit_holders_name(&p->holders, c->holder, name);
+    return refit_fail(err, c->status, "batch %" PRIu32 " from %s did not land: %s (granted %u times); %s", c->batch,
+                      name, refit_status_name(c->status), p->batches.items[number].grants,
+                      refit_status_action(c->status));
 }
 
-static void unblock_all(struct progress *p)
+static enum refit_status note_failed(struct progress *p, uint32_t number, const struct refit_transfer_completion *c,
+                                     struct refit_error *err)
 {
-    for (size_t i = 0; i < p->edge_count; i++)
-        p->edge[i].blocked = false;
-}
-
-static enum refit_status note_failed(struct progress *p, size_t edge, uint8_t *batch,
-                                     const struct refit_transfer_completion *c, struct refit_error *err)
-{
-    bool again = c->status == REFIT_CORRUPT || c->status == REFIT_PEER;
-    if (again && *batch / ONE_GRANT < GRANTS_MAX) {
-        batch_set(batch, BATCH_FAILED);
-        p->edge[edge].failed++;
-        return REFIT_OK;
+    struct refit_batch *batch = &p->batches.items[number];
+    bool member = refit_holders_is_member(&p->holders, c->holder);
+    if (c->status != REFIT_CORRUPT && c->status != REFIT_PEER)
+        return fail_batch(p, number, c, err);
+    if (!member && batch->grants >= GRANTS_MAX)
+        return fail_batch(p, number, c, err);
+    batch->state = REFIT_BATCH_DUE;
+    if (member && c->status == REFIT_CORRUPT) {
+        batch->direct = true;
+        if (p->holders.items[c->holder].corrupt >= CORRUPT_MAX)
+            refit_holders_exclude(&p->holders, c->holder);
     }
-    return refit_fail(err, c->status, "batch %" PRIu32 " from source rank %" PRIu32 " to rank %" PRIu32
-                      " did not land: %s (granted %u times); %s", c->batch, c->source_rank, c->destination_rank,
-                      refit_status_name(c->status), *batch / ONE_GRANT, refit_status_action(c->status));
+    /* A lost holder is seen first, or it would be asked again at once. */
+    if (c->status == REFIT_PEER)
+        sweep(p, true);
+    else
+        refit_batches_prepend(&p->batches, choose(p, number), number);
+    return REFIT_OK;
+}
+
+static void note_landed(struct progress *p, uint32_t number, uint32_t holder)
+{
+    struct refit_batch *batch = &p->batches.items[number];
+    uint64_t bytes = refit_batches_bytes(&p->batches, number);
+    batch->state = REFIT_BATCH_DONE;
+    p->batches.left--;
+    p->bytes_done += bytes;
+    p->landed_ns = refit_clock_ns();
+    if (!refit_holders_is_member(&p->holders, holder)) {
+        p->supplied.origin_bytes += bytes;
+        p->supplied.excess_bytes += batch->excess ? bytes : 0;
+    } else if (refit_supply_same_domain(p->supply, holder - p->holders.ranks))
+        p->supplied.domain_bytes += bytes;
+    else
+        p->supplied.fleet_bytes += bytes;
 }
 
 static enum refit_status note_completion(struct progress *p, const struct refit_transfer_completion *c,
                                          struct refit_error *err)
 {
-    const struct refit_edge *found = refit_plan_edge(p->transfer->plan, c->source_rank, c->destination_rank);
-    size_t edge = found ? (size_t)(found - p->edges) : 0;
-    if (!found || c->batch >= found->batches || batch_state(*batch_at(p, edge, c->batch)) != BATCH_GRANTED)
-        return refit_fail(err, REFIT_PEER, "completion of a batch that was not granted: %" PRIu32 " from source rank %"
-                          PRIu32 " to rank %" PRIu32, c->batch, c->source_rank, c->destination_rank);
-    uint8_t *batch = batch_at(p, edge, c->batch);
-    unblock_source(p, c->source_rank);
+    uint32_t number = refit_batches_number(&p->batches, c->edge, c->batch);
+    if (number == REFIT_BATCH_NONE || c->holder >= p->holders.count ||
+        p->batches.items[number].state != REFIT_BATCH_GRANTED)
+        return refit_fail(err, REFIT_PEER, "completion of a batch that was not granted: %" PRIu32 " of edge %016" PRIx64
+                          " from holder %" PRIu32, c->batch, c->edge, c->holder);
+    refit_holders_completed(&p->holders, c, refit_batches_bytes(&p->batches, number));
     if (c->status != REFIT_OK)
-        return note_failed(p, edge, batch, c, err);
-    batch_set(batch, BATCH_DONE);
-    p->bytes_done += refit_batch_bytes(found, c->batch);
-    if (++p->edge[edge].done == found->batches)
-        p->edges_left--;
+        return note_failed(p, number, c, err);
+    note_landed(p, number, c->holder);
     return REFIT_OK;
+}
+
+static void copy_holders(const struct progress *p, struct refit_session *session)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < p->holders.count && count < REFIT_HOLDERS_SHOWN; i++) {
+        char name[REFIT_HOLDER_NAME_MAX];
+        if (p->transfer->fleet && i == refit_holders_member(&p->holders, refit_fleet_self(p->transfer->fleet)))
+            continue;
+        struct refit_holder_view *view = &session->holders[count++];
+        *view = (struct refit_holder_view){.bytes = p->holders.items[i].bytes, .owed = p->holders.items[i].owed,
+                                           .condition = refit_holders_condition(&p->holders, i)};
+        refit_holders_name(&p->holders, i, name);
+        snprintf(view->name, sizeof view->name, "%.*s", (int)sizeof view->name - 1, name);
+    }
+    session->holder_count = count;
+}
+
+static struct refit_endpoint_stats sum_stats(const struct refit_transfer *transfer)
+{
+    struct refit_endpoint_stats sum = {0};
+    for (size_t i = 0; i < transfer->paths; i++) {
+        struct refit_endpoint_stats one;
+        transfer->path[i].transport->stats(transfer->path[i].endpoint, &one);
+        sum.payload_bytes += one.payload_bytes;
+        sum.wire_bytes += one.wire_bytes;
+        sum.copied_bytes += one.copied_bytes;
+        sum.pack_ns += one.pack_ns;
+        sum.verify_ns += one.verify_ns;
+    }
+    return sum;
 }
 
 /* Batches that landed one by one would flood whoever listens, so progress is told in steps. */
@@ -225,11 +435,13 @@ static void tell(struct progress *p, bool last)
     p->told_ns = now;
     p->bytes_told = p->bytes_done;
     struct refit_session *session = p->transfer->session;
-    struct refit_endpoint_stats stats;
-    p->transfer->transport->stats(p->transfer->endpoint, &stats);
+    struct refit_endpoint_stats stats = sum_stats(p->transfer);
     refit_receiver_lock(session->receiver);
-    session->bytes_done = p->bytes_done;
+    session->bytes_done = session->supplied.kept_bytes + p->bytes_done;
+    p->supplied.kept_bytes = session->supplied.kept_bytes;
+    session->supplied = p->supplied;
     session->stats = stats;
+    copy_holders(p, session);
     session->sequence++;
     refit_receiver_unlock(session->receiver);
     refit_receiver_changed(session->receiver);
@@ -238,57 +450,129 @@ static void tell(struct progress *p, bool last)
 static enum refit_status collect(struct progress *p, struct refit_error *err)
 {
     struct refit_transfer_completion done[COMPLETIONS];
-    size_t count = 0;
     struct refit_deadline slice =
         refit_deadline_earlier(p->transfer->session->deadline, refit_deadline_in_ms(SLICE_MS));
-    enum refit_status status =
-        p->transfer->transport->poll(p->transfer->endpoint, done, COMPLETIONS, &count, slice, err);
+    size_t count = refit_inbox_take(p->transfer->inbox, done, COMPLETIONS, slice);
+    enum refit_status status = REFIT_OK;
     for (size_t i = 0; i < count && status == REFIT_OK; i++)
         status = note_completion(p, &done[i], err);
-    if (count == 0)
-        unblock_all(p);
-    tell(p, p->edges_left == 0);
+    if (status == REFIT_OK && (count == 0 || refit_clock_ns() - p->holders.swept_ns > SWEEP_NS))
+        sweep(p, false);
+    tell(p, p->batches.left == 0);
     return status;
 }
 
+/* --- giving up -------------------------------------------------------------------------------------------------- */
+
 #define NAMES_MAX 8
 
-/* Source ranks that are to blame; a few are enough. Returns how many are in `ranks`. */
-static size_t blame(const struct progress *p, bool absent_only, uint32_t ranks[static NAMES_MAX])
+struct blamed {
+    uint32_t rank[NAMES_MAX];
+    uint32_t count;
+};
+
+static void blame(struct blamed *blamed, uint32_t rank)
 {
-    size_t count = 0;
-    for (size_t i = 0; i < p->edge_count && count < NAMES_MAX; i++) {
-        if (p->edge[i].done == p->edges[i].batches || (absent_only && !p->edge[i].absent))
+    for (uint32_t i = 0; i < blamed->count; i++)
+        if (blamed->rank[i] == rank)
+            return;
+    if (blamed->count < NAMES_MAX)
+        blamed->rank[blamed->count++] = rank;
+}
+
+enum fault { ANY, ABSENT, LOST };
+
+static bool has_fault(const struct refit_holder *h, enum fault fault)
+{
+    return fault == ANY || (fault == ABSENT ? !h->ever : h->ever && h->path < 0);
+}
+
+/* Source ranks that are to blame for what has not landed; a few are enough. */
+static void find_blamed(const struct progress *p, enum fault fault, struct blamed *out)
+{
+    *out = (struct blamed){.count = 0};
+    for (uint32_t i = 0; i < p->batches.total && out->count < NAMES_MAX; i++) {
+        uint32_t within;
+        if (p->batches.items[i].state == REFIT_BATCH_DONE)
             continue;
-        size_t k = 0;
-        while (k < count && ranks[k] != p->edges[i].source_rank)
-            k++;
-        ranks[k] = p->edges[i].source_rank;
-        count += k == count;
+        struct refit_group ranks = group_of(p, refit_batches_edge(&p->batches, i, &within)->source_group);
+        for (uint32_t k = 0; k < ranks.count; k++)
+            if (has_fault(&p->holders.items[ranks.ranks[k]], fault))
+                blame(out, ranks.ranks[k]);
     }
-    return count;
+}
+
+static void print_blamed(const struct blamed *blamed, char *out, size_t size)
+{
+    size_t used = (size_t)snprintf(out, size, "source rank ");
+    for (uint32_t i = 0; i < blamed->count; i++)
+        used += (size_t)snprintf(out + used, size - used, "%s%" PRIu32, i ? ", " : "", blamed->rank[i]);
+    if (blamed->count == NAMES_MAX)
+        snprintf(out + used, size - used, ", ...");
+}
+
+/* A member that owes. Appends its name. */
+static void name_debtor(const struct progress *p, char *out, size_t size)
+{
+    char name[REFIT_HOLDER_NAME_MAX];
+    *out = '\0';
+    for (uint32_t i = p->holders.ranks; i < p->holders.count; i++) {
+        if (p->holders.items[i].owed == 0)
+            continue;
+        refit_holders_name(&p->holders, i, name);
+        snprintf(out, size, "; %s owes %" PRIu32 " batches", name, p->holders.items[i].owed);
+        return;
+    }
 }
 
 static enum refit_status explain_timeout(const struct progress *p, struct refit_error *err)
 {
-    uint32_t ranks[NAMES_MAX];
-    size_t absent = blame(p, true, ranks);
-    size_t count = absent > 0 ? absent : blame(p, false, ranks);
-    char names[NAMES_MAX * 12] = "";
-    for (size_t i = 0, used = 0; i < count; i++)
-        used += (size_t)snprintf(names + used, sizeof names - used, "%s%" PRIu32, i ? ", " : "", ranks[i]);
+    struct blamed blamed;
+    char names[NAMES_MAX * 12 + 32], debtor[REFIT_HOLDER_NAME_MAX + 32];
+    find_blamed(p, ABSENT, &blamed);
+    bool absent = blamed.count > 0;
+    if (!absent)
+        find_blamed(p, ANY, &blamed);
+    print_blamed(&blamed, names, sizeof names);
+    name_debtor(p, debtor, sizeof debtor);
     return refit_fail(err, REFIT_TIMEOUT, "deadline passed with %" PRIu64 " of %" PRIu64
-                      " bytes landed; source rank %s%s %s; publish again, with more time or a look at that rank",
-                      p->bytes_done, refit_plan_bytes(p->transfer->plan), names, count == NAMES_MAX ? ", ..." : "",
-                      absent > 0 ? "never connected" : "did not send all");
+                      " bytes landed; %s %s%s; publish again, with more time or a look at that rank", p->bytes_done,
+                      refit_plan_bytes(p->transfer->plan), names, absent ? "never connected" : "did not send all",
+                      debtor);
 }
+
+/* The origin is lost for good, and the members have not what is missing, or do not send it. */
+static enum refit_status check_origin(const struct progress *p, struct refit_error *err)
+{
+    struct blamed blamed;
+    char names[NAMES_MAX * 12 + 32];
+    bool lost = false;
+    for (uint32_t group = 0; group < p->groups; group++)
+        lost |= !p->origin[group];
+    if (!lost)
+        return REFIT_OK;
+    bool stuck = p->holders.owed == 0 && p->batches.lists[p->nobody].count == p->batches.left;
+    if (!stuck && refit_clock_ns() - p->landed_ns < REFIT_GRACE_NS)
+        return REFIT_OK;
+    find_blamed(p, LOST, &blamed);
+    print_blamed(&blamed, names, sizeof names);
+    return refit_fail(err, REFIT_PEER, "%s was lost with %" PRIu32 " of %" PRIu32
+                      " batches landed and did not come back within %d s; publish again", names,
+                      p->batches.total - p->batches.left, p->batches.total, (int)(REFIT_GRACE_NS / 1000000000));
+}
+
+/* --- the loop --------------------------------------------------------------------------------------------------- */
 
 static enum refit_status run(struct progress *p, struct refit_error *err)
 {
-    while (p->edges_left > 0) {
+    skip_landed(p);
+    sweep(p, true);
+    while (p->batches.left > 0) {
         enum refit_status status = refit_session_check(p->transfer->session, err);
         if (status == REFIT_TIMEOUT)
             return explain_timeout(p, err);
+        if (status == REFIT_OK)
+            status = check_origin(p, err);
         if (status == REFIT_OK)
             status = grant_all(p, err);
         if (status == REFIT_OK)
@@ -299,15 +583,39 @@ static enum refit_status run(struct progress *p, struct refit_error *err)
     return REFIT_OK;
 }
 
+/* All is landed: a member that does not answer delays nobody, it sees its connection end. */
+static enum refit_status finish(struct progress *p, struct refit_error *err)
+{
+    struct refit_deadline deadline = p->transfer->session->deadline;
+    bool fleet = members_of(p) > 1;
+    if (fleet)
+        deadline = refit_deadline_earlier(
+            deadline, refit_deadline_in_ms(p->transfer->session->receiver->config.relay_silence_ms));
+    enum refit_status status = REFIT_OK;
+    for (size_t i = 0; i < p->transfer->paths && status == REFIT_OK; i++) {
+        const struct refit_path *path = &p->transfer->path[i];
+        status = path->transport->finish(path->endpoint, deadline, err);
+        if (fleet && status != REFIT_OK && !refit_deadline_passed(p->transfer->session->deadline))
+            status = REFIT_OK;
+    }
+    return status;
+}
+
+uint32_t refit_transfer_holders(const struct refit_plan *plan, const struct refit_fleet *fleet)
+{
+    return refit_layout_ranks(refit_plan_source(plan)) + refit_fleet_members(fleet) + refit_fleet_sources(fleet);
+}
+
 enum refit_status refit_transfer_run(const struct refit_transfer *transfer, struct refit_error *err)
 {
     struct progress p;
     enum refit_status status = progress_init(&p, transfer, err);
+    bool begun = status == REFIT_OK;
     if (status == REFIT_OK)
         status = run(&p, err);
     if (status == REFIT_OK)
-        status = transfer->transport->finish(transfer->endpoint, transfer->session->deadline, err);
-    if (p.edge)
+        status = finish(&p, err);
+    if (begun)
         tell(&p, true);
     progress_release(&p);
     return status;

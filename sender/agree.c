@@ -3,50 +3,147 @@
 
 #include <string.h>
 
+/* ---- between replicas ---- */
+
+static bool comparable(const struct refit_replica *a, const struct refit_replica *b)
+{
+    return refit_replica_same_ranks(a, b) || (refit_replica_is_whole(a) && refit_replica_is_whole(b));
+}
+
+/* The first tensor whose digests differ. */
+static bool find_difference(const struct refit_replica *a, const struct refit_tally *of_a, const struct refit_replica *b,
+                            const struct refit_tally *of_b, struct refit_tensor *tensor)
+{
+    for (uint32_t i = 0; i < refit_layout_tensor_count(a->layout); i++) {
+        uint32_t other = i;
+        refit_layout_tensor(a->layout, i, tensor);
+        if (!refit_layout_find(b->layout, tensor->name, &other))
+            continue;
+        if (!refit_digest_equal(refit_tally_get(of_a, i), refit_tally_get(of_b, other)))
+            return true;
+    }
+    return false;
+}
+
 static enum refit_status compare(const struct refit_replica *a, const struct refit_replica *b, struct refit_error *err)
 {
     struct refit_tensor tensor;
-    bool same_layout = strcmp(refit_layout_digest(a->layout), refit_layout_digest(b->layout)) == 0;
-    for (uint32_t i = 0; i < refit_layout_tensor_count(a->layout); i++) {
-        uint32_t other = i;
-        if (!same_layout) {
-            refit_layout_tensor(a->layout, i, &tensor);
-            if (!refit_layout_find(b->layout, tensor.name, &other))
-                continue;
-        }
-        if (refit_digest_equal(refit_tally_get(a->tally, i), refit_tally_get(b->tally, other)))
-            continue;
-        refit_layout_tensor(a->layout, i, &tensor);
-        return refit_fail(err, REFIT_CORRUPT, "%s and %s were sent different bytes of tensor %s: it was written while it "
-                          "was being published; keep the memory unchanged until the sources are free", a->report.url,
-                          b->report.url, tensor.name);
-    }
-    return REFIT_OK;
+    if (strcmp(a->digest, b->digest) == 0)
+        return REFIT_OK;
+    bool named = a->tally_whole && b->tally_whole && find_difference(a, a->tally, b, b->tally, &tensor);
+    return refit_fail(err, REFIT_CORRUPT, "%s and %s got different bytes%s%s (digests %.12s and %.12s): a tensor was written "
+                      "while it was being published; keep the memory unchanged until the sources are free", a->report.url,
+                      b->report.url, named ? " of tensor " : "", named ? tensor.name : "", a->digest, b->digest);
 }
 
-/* The digest is filled when the tally is whole. */
-static const struct refit_replica *first_whole(const struct refit_lead *lead, const struct refit_replica *except)
+static const struct refit_replica *first_comparable(const struct refit_replica *replica)
 {
+    const struct refit_lead *lead = replica->lead;
     for (size_t i = 0; i < lead->replica_count; i++)
-        if (&lead->replicas[i] != except && lead->replicas[i].digest[0])
-            return &lead->replicas[i];
+        if (lead->replicas[i] != replica && lead->replicas[i]->digest[0] && comparable(lead->replicas[i], replica))
+            return lead->replicas[i];
     return NULL;
 }
 
 enum refit_status refit_agree_one(const struct refit_replica *replica, struct refit_error *err)
 {
-    const struct refit_replica *other = first_whole(replica->lead, replica);
-    return other && replica->digest[0] ? compare(other, replica, err) : REFIT_OK;
+    const struct refit_replica *other = replica->digest[0] ? first_comparable(replica) : NULL;
+    return other ? compare(other, replica, err) : REFIT_OK;
+}
+
+/* ---- a class and its source ---- */
+
+/* Where every batch left the trainer exactly once, the sum of what was sent is what each member has. */
+static bool left_once(const struct refit_lead *lead, const struct refit_class *class, const struct refit_replica **member)
+{
+    uint64_t sent = 0;
+    *member = NULL;
+    for (size_t i = 0; i < lead->replica_count; i++) {
+        const struct refit_replica *replica = lead->replicas[i];
+        if (replica->class != class || !replica->posted)
+            continue;
+        if (replica->served != lead->rank_count || replica->served_error.status != REFIT_OK)
+            return false;
+        sent += replica->sent_bytes;
+        if (replica->digest[0])
+            *member = replica;
+    }
+    return *member && sent == (*member)->report.bytes_needed;
+}
+
+static struct refit_tally *sum_of_class(const struct refit_lead *lead, const struct refit_class *class, uint32_t tensors)
+{
+    struct refit_tally *sum = refit_tally_create(tensors);
+    for (size_t i = 0; sum && i < lead->replica_count; i++)
+        for (uint32_t k = 0; lead->replicas[i]->class == class && lead->replicas[i]->posted && k < tensors; k++)
+            refit_tally_add(sum, k, refit_tally_get(lead->replicas[i]->tally, k));
+    return sum;
+}
+
+static enum refit_status agree_with_source(const struct refit_lead *lead, const struct refit_class *class,
+                                           struct refit_error *err)
+{
+    const struct refit_replica *member;
+    char hex[REFIT_SHA256_HEX_MAX];
+    if (class->server_count || !left_once(lead, class, &member))
+        return REFIT_OK;
+    if (member->keeps)
+        return REFIT_OK; /* the digest is also of what was not sent */
+    uint32_t tensors = refit_layout_tensor_count(member->layout);
+    struct refit_tally *sum = sum_of_class(lead, class, tensors);
+    if (!sum)
+        return refit_fail_alloc(err, "a tally", tensors * sizeof(struct refit_digest));
+    enum refit_status status = refit_model_digest(member->layout, sum, "exact", hex, err);
+    refit_tally_destroy(sum);
+    if (status == REFIT_OK && strcmp(hex, member->digest) != 0)
+        status = refit_fail(err, REFIT_CORRUPT, "%s: what landed has digest %.16s..., what the ranks sent to its class %.16s...",
+                            member->report.url, member->digest, hex);
+    return status;
 }
 
 enum refit_status refit_agree_all(const struct refit_lead *lead, struct refit_error *err)
 {
-    const struct refit_replica *first = first_whole(lead, NULL);
-    for (size_t i = 0; i < lead->replica_count; i++) {
-        const struct refit_replica *replica = &lead->replicas[i];
-        enum refit_status status = replica->digest[0] && replica != first ? compare(first, replica, err) : REFIT_OK;
-        if (status != REFIT_OK)
-            return status;
-    }
-    return REFIT_OK;
+    enum refit_status status = REFIT_OK;
+    for (size_t i = 0; i < lead->replica_count && status == REFIT_OK; i++)
+        status = refit_agree_one(lead->replicas[i], err);
+    for (size_t i = 0; i < lead->class_count && status == REFIT_OK; i++)
+        status = agree_with_source(lead, &lead->classes[i], err);
+    return status;
+}
+
+/* ---- a replica and its ranks ---- */
+
+static enum refit_status fail_written(const struct refit_replica *replica, const struct refit_tensor *tensor,
+                                      struct refit_error *err)
+{
+    return refit_fail(err, REFIT_CORRUPT, "%s: %s %s was written while it was being published; keep the memory unchanged "
+                      "until the sources are free", replica->report.url, tensor ? "tensor" : "some tensor or other",
+                      tensor ? tensor->name : "");
+}
+
+static enum refit_status agree_with_memory(const struct refit_replica *replica, struct refit_error *err)
+{
+    char hex[REFIT_SHA256_HEX_MAX];
+    struct refit_tensor tensor;
+    enum refit_status status = refit_model_digest(replica->layout, replica->again, "exact", hex, err);
+    if (status != REFIT_OK || strcmp(hex, replica->report.digest) == 0)
+        return status;
+    bool named = replica->tally_whole && find_difference(replica, replica->tally, replica, replica->again, &tensor);
+    return fail_written(replica, named ? &tensor : NULL, err);
+}
+
+enum refit_status refit_agree_with_ranks(struct refit_replica *replica, bool checked, struct refit_error *err)
+{
+    char hex[REFIT_SHA256_HEX_MAX];
+    enum refit_status status = refit_model_digest(replica->layout, replica->tally, "exact", hex, err);
+    if (status != REFIT_OK)
+        return status;
+    replica->tally_whole = strcmp(hex, replica->report.digest) == 0;
+    /* The digest is of what it keeps as well. */
+    bool all_sent = !replica->keeps && replica->served_error.status == REFIT_OK &&
+                      replica->sent_bytes == replica->report.bytes_needed;
+    if (!replica->tally_whole && all_sent)
+        return refit_fail(err, REFIT_CORRUPT, "%s: what landed has digest %.16s..., what was sent %.16s...",
+                          replica->control.url.text, replica->report.digest, hex);
+    return checked ? agree_with_memory(replica, err) : REFIT_OK;
 }

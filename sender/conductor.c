@@ -8,12 +8,13 @@
 #include "sender/follower.h"
 
 #define TELL_MS 10000
-#define GRACE_MS 250 /* staged replicas wait for those that still work: this, or a tenth of the time so far */
+#define CHECK_MS 10000 /* a canary's check */
+#define FORM_GRACE_MS 1000 /* those that are known wait for the others before the fleet is formed: this, or as long as so far */
 
 static void start_followers(struct refit_lead *lead)
 {
     for (size_t i = 0; i < lead->replica_count; i++) {
-        struct refit_replica *replica = &lead->replicas[i];
+        struct refit_replica *replica = lead->replicas[i];
         if (pthread_create(&replica->thread, NULL, refit_follower_run, replica) == 0)
             continue;
         pthread_mutex_lock(&lead->lock);
@@ -28,56 +29,82 @@ static void start_followers(struct refit_lead *lead)
 static void join_followers(struct refit_lead *lead)
 {
     for (size_t i = 0; i < lead->replica_count; i++)
-        if (!pthread_equal(lead->replicas[i].thread, pthread_self()))
-            pthread_join(lead->replicas[i].thread, NULL);
+        if (!pthread_equal(lead->replicas[i]->thread, pthread_self()))
+            pthread_join(lead->replicas[i]->thread, NULL);
 }
 
 static bool all_drained(const struct refit_lead *lead)
 {
     for (size_t i = 0; i < lead->replica_count; i++)
-        if (!lead->replicas[i].drained)
+        if (!lead->replicas[i]->drained)
             return false;
     return true;
 }
 
-/* When the barrier opens: at once when nobody works any more, else a while after the first is staged; INT64_MAX when
- * neither is in sight. */
-static int64_t barrier_opens_ns(const struct refit_lead *lead)
+/* ---- the fleet is formed ---- */
+
+/* When: once everybody is known or has failed, else a while after the first was known; INT64_MAX when neither is in sight. */
+static int64_t forms_ns(struct refit_lead *lead)
 {
-    bool working = false;
-    int64_t first_ns = INT64_MAX, grace_ns = (int64_t)GRACE_MS * 1000000;
+    size_t asking = 0, asked = 0;
     for (size_t i = 0; i < lead->replica_count; i++) {
-        const struct refit_replica *replica = &lead->replicas[i];
-        working |= replica->stage == REFIT_REPLICA_WORKING;
-        if (replica->stage == REFIT_REPLICA_STAGED && replica->staged_ns < first_ns)
-            first_ns = replica->staged_ns;
+        asking += lead->replicas[i]->stage == REFIT_REPLICA_ASKING;
+        asked += lead->replicas[i]->stage == REFIT_REPLICA_ASKED;
     }
-    if (!working)
+    if (asking == 0 || !lead->relay)
         return 0;
-    if (first_ns == INT64_MAX)
+    if (asked == 0) {
+        lead->first_asked_ns = 0;
         return INT64_MAX;
-    int64_t tenth_ns = (first_ns - lead->begun_ns) / 10;
-    return first_ns + (tenth_ns > grace_ns ? tenth_ns : grace_ns);
+    }
+    if (lead->first_asked_ns == 0)
+        lead->first_asked_ns = refit_clock_ns();
+    int64_t so_far_ns = lead->first_asked_ns - lead->begun_ns, grace_ns = (int64_t)FORM_GRACE_MS * 1000000;
+    return lead->first_asked_ns + (so_far_ns > grace_ns ? so_far_ns : grace_ns);
 }
 
-/* ---- the decision ---- */
-
-static void decide(struct refit_lead *lead)
+/* Without memory for classes the trainer feeds each by itself. */
+static void form(struct refit_lead *lead)
 {
-    struct refit_error err = {0};
-    enum refit_verdict verdict = lead->publish.stage_only ? REFIT_VERDICT_KEEP : REFIT_VERDICT_COMMIT;
-    pthread_mutex_lock(&lead->lock);
-    if (refit_agree_all(lead, &err) != REFIT_OK)
-        verdict = REFIT_VERDICT_ABORT;
-    if (lead->cancelled) {
-        refit_fail(&err, REFIT_ABORTED, "the sender was closed");
-        verdict = REFIT_VERDICT_ABORT;
-    }
-    for (size_t i = 0; i < lead->replica_count; i++) {
-        lead->replicas[i].verdict_error = err;
-        lead->replicas[i].verdict = verdict;
-    }
+    struct refit_error err;
+    if (lead->relay && refit_classes_form(lead, &err) != REFIT_OK)
+        refit_log(REFIT_LOG_WARN, "replicas will not relay: %s", err.text);
+    lead->formed = true;
     pthread_cond_broadcast(&lead->changed);
+}
+
+/* With the lock held; when to come back. */
+static int64_t step(struct refit_lead *lead)
+{
+    int64_t forms = lead->formed ? INT64_MAX : forms_ns(lead);
+    if (!lead->formed && forms <= refit_clock_ns()) {
+        form(lead);
+        forms = INT64_MAX;
+    }
+    int64_t course = refit_course_step(lead);
+    return forms < course ? forms : course;
+}
+
+/* ---- canaries ---- */
+
+static void check_canaries(struct refit_lead *lead)
+{
+    struct refit_error result = {0};
+    struct refit_http_url *url = &lead->publish.policy.check;
+    struct refit_http_request request = {.method = REFIT_HTTP_GET, .path = url->prefix[0] ? "" : "/",
+                                         .deadline = refit_deadline_earlier(lead->publish.deadline,
+                                                                            refit_deadline_in_ms(CHECK_MS))};
+    struct refit_http_answer answer;
+    result.status = refit_http_call(url, &request, &answer, &result);
+    if (result.status == REFIT_OK) {
+        if (answer.status < 200 || answer.status > 299)
+            refit_fail(&result, REFIT_ABORTED, "%s: HTTP status %d", url->text, answer.status);
+        refit_http_answer_release(&answer);
+    }
+    if (result.status != REFIT_OK)
+        refit_error_prefix(&result, result.status, "the canaries' check failed");
+    pthread_mutex_lock(&lead->lock);
+    refit_course_checked(lead, &result);
     pthread_mutex_unlock(&lead->lock);
 }
 
@@ -88,22 +115,31 @@ static double since_begin(const struct refit_lead *lead)
     return (double)(refit_clock_ns() - lead->begun_ns) / 1e9;
 }
 
+static void count_bytes(const struct refit_replica_report *replica, struct refit_report *report)
+{
+    report->bytes_sent += replica->bytes_sent;
+    report->bytes_saved += replica->bytes_saved;
+    report->bytes_excess += replica->bytes_excess;
+}
+
 static void fill_report(const struct refit_lead *lead, struct refit_report_store *store)
 {
-    enum refit_outcome wanted = lead->publish.stage_only ? REFIT_OUTCOME_STAGED : REFIT_OUTCOME_COMMITTED;
     struct refit_report *report = &store->report;
     report->version = lead->publish.version;
     report->seconds = since_begin(lead);
+    report->membership_epoch = lead->membership_epoch;
+    report->relayed = lead->class_count > 0;
     report->replica_count = lead->replica_count;
     report->replicas = store->replicas;
     for (size_t i = 0; i < lead->replica_count; i++) {
-        const struct refit_replica *replica = &lead->replicas[i];
+        const struct refit_replica *replica = lead->replicas[i];
         store->replicas[i] = replica->report;
+        count_bytes(&replica->report, report);
         if (!report->digest[0])
             memcpy(report->digest, replica->digest, sizeof report->digest);
-        if (replica->report.outcome != wanted && store->outcome.status == REFIT_OK)
-            store->outcome = replica->report.error;
     }
+    refit_report_conclude(store, lead->publish.stage_only,
+                          lead->publish.policy.kind == REFIT_POLICY_QUORUM ? lead->publish.policy.count : 0);
 }
 
 static void send_report(struct refit_lead *lead, double sources_free_s)
@@ -136,18 +172,21 @@ static void free_sources(struct refit_lead *lead)
         refit_log(REFIT_LOG_WARN, "a rank was not told that its memory is free: %s", err.text);
 }
 
-/* Followers keep their deadlines themselves, so this ends. Sources are free and the barrier opens in either order:
+/* Followers keep their deadlines themselves, so this ends. Sources are free and the commit is decided in either order:
  * a replica that hangs may still read the sources when the others commit. Returns when the sources were free. */
 static double direct(struct refit_lead *lead)
 {
-    bool freed = false, decided = false;
+    bool freed = false, over = false;
     double sources_free_s = 0;
-    while (!freed || !decided) {
+    while (!freed || !over) {
         pthread_mutex_lock(&lead->lock);
-        int64_t opens_ns = decided ? INT64_MAX : barrier_opens_ns(lead);
-        bool drained = !freed && all_drained(lead), opened = opens_ns <= refit_clock_ns();
-        if (!drained && !opened) {
-            struct timespec until = refit_deadline_timespec((struct refit_deadline){.at_ns = opens_ns});
+        int64_t again_ns = step(lead);
+        /* What a step has decided is for the followers to see. */
+        pthread_cond_broadcast(&lead->changed);
+        bool drained = !freed && all_drained(lead), check = lead->course.phase == REFIT_COURSE_CHECK;
+        over = refit_course_over(lead);
+        if (!drained && !check && !over) {
+            struct timespec until = refit_deadline_timespec((struct refit_deadline){.at_ns = again_ns});
             pthread_cond_timedwait(&lead->changed, &lead->lock, &until);
         }
         pthread_mutex_unlock(&lead->lock);
@@ -156,12 +195,17 @@ static double direct(struct refit_lead *lead)
             free_sources(lead);
             freed = true;
         }
-        if (opened) {
-            decide(lead);
-            decided = true;
-        }
+        if (check)
+            check_canaries(lead);
     }
     return sources_free_s;
+}
+
+static void part(struct refit_lead *lead)
+{
+    refit_replicas_leave(lead->leavers, lead->leaver_count);
+    while (lead->leaver_count > 0)
+        refit_replica_destroy(lead->leavers[--lead->leaver_count]);
 }
 
 void *refit_conductor_run(void *context)
@@ -171,5 +215,6 @@ void *refit_conductor_run(void *context)
     double sources_free_s = direct(lead);
     join_followers(lead);
     send_report(lead, sources_free_s);
+    part(lead);
     return NULL;
 }

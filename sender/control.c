@@ -232,7 +232,13 @@ static enum refit_status read_weights(const json_t *answer, void *context, struc
     memset(out, 0, sizeof *out);
     enum refit_status status = refit_json_opt_string(answer, "layout", "answer of /v1/weights", &layout, err);
     copy_text(out->layout, sizeof out->layout, layout);
-    return status == REFIT_OK ? read_version(json_object_get(answer, "active"), &out->active, err) : status;
+    copy_text(out->lead, sizeof out->lead, json_string_value(json_object_get(answer, "lead")));
+    out->held = json_is_true(json_object_get(answer, "held"));
+    if (status == REFIT_OK)
+        status = read_version(json_object_get(answer, "active"), &out->active, err);
+    if (status == REFIT_OK && json_is_true(json_object_get(answer, "rollback_available")))
+        status = refit_json_get_u64(answer, "rollback_version", "answer of /v1/weights", &out->rollback_version, err);
+    return status == REFIT_OK ? read_version(json_object_get(answer, "staged"), &out->staged, err) : status;
 }
 
 enum refit_status refit_control_weights(struct refit_control *control, struct refit_deadline deadline,
@@ -265,6 +271,7 @@ static enum refit_status read_ticket(const json_t *answer, void *context, struct
     memset(out, 0, sizeof *out);
     copy_text(out->id, sizeof out->id, id);
     copy_text(out->token, sizeof out->token, token);
+    out->unchanged = json_is_true(json_object_get(answer, "unchanged"));
     out->card = json_incref(card);
     return REFIT_OK;
 }
@@ -355,7 +362,7 @@ static enum refit_status read_counters(const json_t *answer, struct refit_contro
 static enum refit_status read_state(const json_t *answer, void *context, struct refit_error *err)
 {
     struct refit_control_state *out = context;
-    const char *id = NULL, *phase = NULL, *digest = "", *transport = "";
+    const char *id = NULL, *phase = NULL, *digest = "", *transport = "", *publish_id = "";
     memset(out, 0, sizeof *out);
     enum refit_status status = refit_json_get_string(answer, "id", "refit", &id, err);
     if (status == REFIT_OK)
@@ -367,6 +374,8 @@ static enum refit_status read_state(const json_t *answer, void *context, struct 
     if (status == REFIT_OK)
         status = refit_json_opt_string(answer, "transport", "refit", &transport, err);
     if (status == REFIT_OK)
+        status = refit_json_opt_string(answer, "publish_id", "refit", &publish_id, err);
+    if (status == REFIT_OK)
         status = read_counters(answer, out, err);
     if (status != REFIT_OK)
         return status;
@@ -375,6 +384,7 @@ static enum refit_status read_state(const json_t *answer, void *context, struct 
     copy_text(out->id, sizeof out->id, id);
     copy_text(out->digest, sizeof out->digest, digest);
     copy_text(out->transport, sizeof out->transport, transport);
+    copy_text(out->publish_id, sizeof out->publish_id, publish_id);
     out->terminal = out->phase >= REFIT_CONTROL_COMMITTED;
     read_phase_times(json_object_get(answer, "phase_us"), out);
     read_waiting(json_object_get(answer, "waiting"), out);
@@ -393,6 +403,22 @@ enum refit_status refit_control_state(struct refit_control *control, const char 
     return call_and_read(control, REFIT_HTTP_GET, path, NULL, deadline, read_state, out, err);
 }
 
+static enum refit_status read_supply(const json_t *answer, void *context, struct refit_error *err)
+{
+    struct refit_control_supply *out = context;
+    enum refit_status status = refit_json_get_u64(answer, "kept_bytes", "holders", &out->kept_bytes, err);
+    return status == REFIT_OK ? refit_json_get_u64(answer, "excess_bytes", "holders", &out->excess_bytes, err) : status;
+}
+
+enum refit_status refit_control_supply(struct refit_control *control, const char *id, struct refit_deadline deadline,
+                                       struct refit_control_supply *out, struct refit_error *err)
+{
+    char path[256];
+    *out = (struct refit_control_supply){0};
+    snprintf(path, sizeof path, "/refit/%s/holders", id);
+    return call_and_read(control, REFIT_HTTP_GET, path, NULL, deadline, read_supply, out, err);
+}
+
 static enum refit_status post_to_refit(struct refit_control *control, const char *id, const char *verb, json_t *body,
                                        struct refit_deadline deadline, struct refit_error *err)
 {
@@ -406,6 +432,19 @@ enum refit_status refit_control_commit(struct refit_control *control, const char
 {
     json_t *body = json_pack("{s:o, s:s}", "version", refit_json_u64(version), "digest", digest);
     return post_to_refit(control, id, "commit", body, deadline, err);
+}
+
+enum refit_status refit_control_take_back(struct refit_control *control, uint64_t version,
+                                          struct refit_deadline deadline, struct refit_error *err)
+{
+    json_t *body = json_pack("{s:o, s:b}", "version", refit_json_u64(version), "hold", 0);
+    return post(control, "/rollback", body, deadline, err);
+}
+
+enum refit_status refit_control_serve(struct refit_control *control, const json_t *order, struct refit_deadline deadline,
+                                      struct refit_error *err)
+{
+    return refit_control_call(control, REFIT_HTTP_POST, "/v1/serve", order, deadline, NULL, err);
 }
 
 enum refit_status refit_control_abort(struct refit_control *control, const char *id, const char *reason,

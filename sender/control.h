@@ -56,7 +56,10 @@ struct refit_control_version {
 };
 struct refit_control_weights {
     char layout[REFIT_SHA256_HEX_MAX]; /* empty: no engine has attached yet */
-    struct refit_control_version active;
+    struct refit_control_version active, staged;
+    uint64_t rollback_version; /* retained; 0: none */
+    bool held;
+    char lead[128]; /* empty: none */
 };
 REFIT_MUST_CHECK enum refit_status refit_control_weights(struct refit_control *control, struct refit_deadline deadline,
                                                          struct refit_control_weights *out, struct refit_error *err);
@@ -67,6 +70,7 @@ REFIT_MUST_CHECK enum refit_status refit_control_host(struct refit_control *cont
 struct refit_control_ticket {
     char id[REFIT_ID_MAX];
     char token[2 * REFIT_TOKEN_BYTES + 1]; /* hex */
+    bool unchanged;                        /* what the request says is unchanged is not to be sent */
     json_t *card;                          /* new */
 };
 REFIT_MUST_CHECK enum refit_status refit_control_begin(struct refit_control *control, const json_t *request,
@@ -84,6 +88,7 @@ const char *refit_control_phase_name(enum refit_control_phase phase);
 struct refit_control_state {
     char id[REFIT_ID_MAX];
     uint64_t version;
+    char publish_id[REFIT_ID_MAX];
     enum refit_control_phase phase;
     bool terminal;
     char digest[REFIT_SHA256_HEX_MAX];
@@ -98,11 +103,25 @@ struct refit_control_state {
 REFIT_MUST_CHECK enum refit_status refit_control_state(struct refit_control *control, const char *id, int64_t after,
                                                        int64_t wait_ms, struct refit_deadline deadline,
                                                        struct refit_control_state *out, struct refit_error *err);
+/* Where the bytes of a refit came from. */
+struct refit_control_supply {
+    uint64_t kept_bytes;   /* not moved: they were there */
+    uint64_t excess_bytes; /* of the trainer, because others failed */
+};
+REFIT_MUST_CHECK enum refit_status refit_control_supply(struct refit_control *control, const char *id,
+                                                        struct refit_deadline deadline,
+                                                        struct refit_control_supply *out, struct refit_error *err);
 REFIT_MUST_CHECK enum refit_status refit_control_commit(struct refit_control *control, const char *id,
                                                         uint64_t version, const char *digest,
                                                         struct refit_deadline deadline, struct refit_error *err);
 REFIT_MUST_CHECK enum refit_status refit_control_abort(struct refit_control *control, const char *id,
                                                        const char *reason, struct refit_deadline deadline,
                                                        struct refit_error *err);
+/* Back to `version`, which is retained, without a hold; active already is REFIT_OK. */
+REFIT_MUST_CHECK enum refit_status refit_control_take_back(struct refit_control *control, uint64_t version,
+                                                           struct refit_deadline deadline, struct refit_error *err);
+/* `order`: what POST /v1/serve takes; borrowed. */
+REFIT_MUST_CHECK enum refit_status refit_control_serve(struct refit_control *control, const json_t *order,
+                                                       struct refit_deadline deadline, struct refit_error *err);
 
 #endif

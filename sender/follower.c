@@ -13,13 +13,12 @@
 #include "base/log.h"
 #include "sender/agree.h"
 #include "sender/serve.h"
+#include "sender/served.h"
 
 #define POLL_MS 500         /* a long poll during the transfer; also how late a lost rank is noticed at worst */
 #define POLL_PAUSE_MS 5     /* progress comes with every batch */
 #define REASON_MS 1000      /* for the replica to say why a rank's connection ended, before the rank's word is taken */
-#define KEEP_ALIVE_MS 3000  /* at the barrier: a silent lead may be replaced */
 #define LETTING_GO_MS (REFIT_ABORT_MS + 3000)
-#define SETTLE_MS 10000     /* to find out what became of a commit */
 
 struct refit_deadline refit_follower_deadline(const struct refit_replica *replica, int64_t ms)
 {
@@ -31,9 +30,20 @@ void refit_follower_pause(struct refit_replica *replica, int64_t ms)
     struct refit_lead *lead = replica->lead;
     struct timespec until = refit_deadline_timespec(refit_deadline_in_ms(ms));
     pthread_mutex_lock(&lead->lock);
-    if (!lead->cancelled && lead->rank_lost.status == REFIT_OK)
+    if (!lead->cancelled && lead->rank_lost.status == REFIT_OK && replica->verdict != REFIT_VERDICT_ABORT)
         pthread_cond_timedwait(&lead->changed, &lead->lock, &until);
     pthread_mutex_unlock(&lead->lock);
+}
+
+bool refit_follower_given_up(struct refit_replica *replica, struct refit_error *err)
+{
+    struct refit_lead *lead = replica->lead;
+    pthread_mutex_lock(&lead->lock);
+    bool called_off = replica->verdict == REFIT_VERDICT_ABORT;
+    if (called_off && err)
+        *err = replica->verdict_error;
+    pthread_mutex_unlock(&lead->lock);
+    return called_off || refit_lead_given_up(lead, err);
 }
 
 bool refit_follower_may_pass(enum refit_status status)
@@ -81,14 +91,21 @@ static enum refit_status expect_served(struct refit_replica *replica, struct ref
 {
     struct refit_lead *lead = replica->lead;
     uint32_t tensors = refit_layout_tensor_count(replica->layout);
-    struct refit_tally *tally = refit_tally_create(tensors);
-    if (!tally)
-        return refit_fail_alloc(err, "a tally", tensors * sizeof(struct refit_digest));
+    struct refit_tally *tally = refit_tally_create(tensors), *again = refit_tally_create(tensors);
+    if (!tally || !again) {
+        refit_tally_destroy(tally);
+        refit_tally_destroy(again);
+        return refit_fail_alloc(err, "tallies", 2 * tensors * sizeof(struct refit_digest));
+    }
     pthread_mutex_lock(&lead->lock);
     refit_tally_destroy(replica->tally);
+    refit_tally_destroy(replica->again);
     replica->tally = tally;
+    replica->again = again;
     replica->attempt = ++lead->attempts;
     replica->served = 0;
+    replica->sent_bytes = 0;
+    replica->served_error = (struct refit_error){0};
     replica->posted = true;
     pthread_mutex_unlock(&lead->lock);
     return REFIT_OK;
@@ -102,14 +119,18 @@ static enum refit_status order_ranks(struct refit_replica *replica, struct refit
         status = expect_served(replica, err);
     if (status != REFIT_OK)
         return status;
+    bool of_fleet = replica->class && !replica->fell_back;
     struct refit_serve_order order = {
         .replica = replica->number,
         .attempt = replica->attempt,
-        .refit_id = replica->ticket.id,
-        .token = replica->ticket.token,
+        .refit_id = of_fleet ? replica->class->id : replica->ticket.id,
+        .token = of_fleet ? replica->class->token : replica->ticket.token,
         .card = replica->ticket.card,
         .transport = replica->transport,
         .destination = refit_layout_digest(replica->layout),
+        .first_rank = replica->first_rank,
+        .rank_count = replica->rank_count,
+        .unchanged = replica->keeps ? lead->publish.unchanged : NULL,
         .check_source = lead->publish.check_source,
         .deadline_ms = refit_deadline_left_ms(lead->publish.deadline),
     };
@@ -159,15 +180,18 @@ static void stop_ranks(struct refit_replica *replica)
 
 /* ---- watching ---- */
 
-static void take_state(struct refit_replica *replica, const struct refit_control_state *state)
+void refit_follower_take_state(struct refit_replica *replica, const struct refit_control_state *state)
 {
     struct refit_replica_report *report = &replica->report;
     const int64_t *us = state->phase_us;
     pthread_mutex_lock(&replica->lead->lock);
+    if (replica->phase != state->phase)
+        pthread_cond_broadcast(&replica->lead->changed);
     replica->phase = state->phase;
     replica->bytes_done = state->bytes_done;
     replica->bytes_due = state->bytes_due;
     report->bytes_needed = state->bytes_due;
+    report->bytes_moved = replica->resumed ? 0 : state->payload_bytes;
     report->plan_s = (double)us[REFIT_CONTROL_PREFLIGHT] / 1e6;
     report->wait_readers_s = (double)us[REFIT_CONTROL_WAITING_FOR_READERS] / 1e6;
     report->transfer_s = (double)us[REFIT_CONTROL_TRANSFER] / 1e6;
@@ -181,7 +205,7 @@ static void take_state(struct refit_replica *replica, const struct refit_control
     pthread_mutex_unlock(&replica->lead->lock);
 }
 
-static enum refit_status fail_aborted(const struct refit_replica *replica, const struct refit_control_state *state,
+enum refit_status refit_follower_fail_aborted(const struct refit_replica *replica, const struct refit_control_state *state,
                                       struct refit_error *err)
 {
     if (state->error.status == REFIT_OK)
@@ -189,25 +213,24 @@ static enum refit_status fail_aborted(const struct refit_replica *replica, const
     return refit_fail(err, state->error.status, "%s: %s", replica->control.url.text, state->error.text);
 }
 
-static bool is_replaced(const struct refit_replica *replica)
+bool refit_replica_is_replaced(const struct refit_replica *replica)
 {
     return strcmp(replica->control.instance, replica->led_instance) != 0;
 }
 
-/* One look at the refit. A call that fails is forgiven for REFIT_PATIENCE_MS, unless another process answers there. */
-static enum refit_status look(struct refit_replica *replica, int64_t after, int64_t wait_ms, int64_t *silent_since_ns,
+enum refit_status refit_follower_look(struct refit_replica *replica, int64_t after, int64_t wait_ms, int64_t *silent_since_ns,
                               struct refit_control_state *state, struct refit_error *err)
 {
     struct refit_deadline deadline = refit_follower_deadline(replica, wait_ms + REFIT_CALL_MS);
     enum refit_status status =
         refit_control_state(&replica->control, replica->ticket.id, after, wait_ms, deadline, state, err);
-    if (is_replaced(replica))
+    if (refit_replica_is_replaced(replica))
         return refit_fail(err, REFIT_PEER, "%s: refitd was restarted during the refit", replica->control.url.text);
     int64_t now = refit_clock_ns();
     if (status == REFIT_OK) {
         *silent_since_ns = 0;
-        take_state(replica, state);
-        return state->phase == REFIT_CONTROL_ABORTED ? fail_aborted(replica, state, err) : REFIT_OK;
+        refit_follower_take_state(replica, state);
+        return state->phase == REFIT_CONTROL_ABORTED ? refit_follower_fail_aborted(replica, state, err) : REFIT_OK;
     }
     if (*silent_since_ns == 0)
         *silent_since_ns = now;
@@ -226,6 +249,12 @@ static bool rank_failed(struct refit_replica *replica, struct refit_error *err)
     return err->status != REFIT_OK;
 }
 
+/* A rank that has no connection any more is missed only where nobody else has what it holds: the replica knows. */
+static bool others_may_do(const struct refit_replica *replica, const struct refit_error *of_rank)
+{
+    return replica->class && !replica->fell_back && refit_served_is_let_go(of_rank->status);
+}
+
 static enum refit_status say_what_it_waited_for(const struct refit_replica *replica,
                                                 const struct refit_control_state *state, struct refit_error *err)
 {
@@ -242,14 +271,19 @@ static enum refit_status watch_until_staged(struct refit_replica *replica, struc
     int64_t silent_since_ns = 0, failed_since_ns = 0;
     for (;;) {
         int64_t after = state.sequence > INT64_MAX ? -1 : (int64_t)state.sequence;
-        enum refit_status status = look(replica, after, POLL_MS, &silent_since_ns, &state, err);
+        enum refit_status status = refit_follower_look(replica, after, POLL_MS, &silent_since_ns, &state, err);
         if (status != REFIT_OK)
             return status;
         if (state.sequence != UINT64_MAX && state.phase >= REFIT_CONTROL_STAGED)
             return REFIT_OK;
-        if (refit_lead_given_up(replica->lead, err))
+        if (refit_follower_given_up(replica, err))
             return say_what_it_waited_for(replica, &state, err);
-        if (rank_failed(replica, &of_rank)) {
+        if (refit_replica_is_served(replica)) {
+            if (refit_follower_is_deserted(replica))
+                return refit_fail(err, REFIT_PEER, "%s: the replicas that served it failed", replica->control.url.text);
+            refit_follower_ask_servers(replica);
+        }
+        if (rank_failed(replica, &of_rank) && !others_may_do(replica, &of_rank)) {
             int64_t now = refit_clock_ns();
             if (failed_since_ns == 0)
                 failed_since_ns = now;
@@ -260,189 +294,132 @@ static enum refit_status watch_until_staged(struct refit_replica *replica, struc
     }
 }
 
+/* What landed is what was sent, as far as that can be told of one replica; from here on it can be compared with others. */
+static enum refit_status take_digest(struct refit_replica *replica, struct refit_error *err)
+{
+    enum refit_status status = REFIT_OK;
+    pthread_mutex_lock(&replica->lead->lock);
+    if (replica->posted)
+        status = refit_agree_with_ranks(replica, replica->lead->publish.check_source, err);
+    if (status == REFIT_OK)
+        memcpy(replica->digest, replica->report.digest, sizeof replica->digest);
+    pthread_mutex_unlock(&replica->lead->lock);
+    return status;
+}
+
+/* For the report only. */
+static void take_supply(struct refit_replica *replica)
+{
+    struct refit_control_supply supply;
+    struct refit_error err;
+    if (refit_control_supply(&replica->control, replica->ticket.id, refit_follower_deadline(replica, REFIT_CALL_MS),
+                             &supply, &err) != REFIT_OK)
+        refit_log(REFIT_LOG_INFO, "%s: where its bytes came from is not known: %s", replica->control.url.text, err.text);
+    pthread_mutex_lock(&replica->lead->lock);
+    replica->report.bytes_saved = supply.kept_bytes;
+    replica->report.bytes_excess = supply.excess_bytes;
+    pthread_mutex_unlock(&replica->lead->lock);
+}
+
 static enum refit_status sum_up(struct refit_replica *replica, struct refit_error *err)
 {
     struct refit_error of_rank;
-    char hex[REFIT_SHA256_HEX_MAX] = "";
     if (!wait_served(replica, replica->lead->barrier))
         return refit_lead_given_up(replica->lead, err)
                    ? err->status
                    : refit_fail(err, REFIT_TIMEOUT, "not all ranks have said what they sent");
     set_drained(replica);
-    if (rank_failed(replica, &of_rank))
+    if (replica->posted && rank_failed(replica, &of_rank) && !refit_served_is_let_go(of_rank.status))
         return refit_fail(err, of_rank.status, "%s: %s", replica->control.url.text, of_rank.text);
-    enum refit_status status = refit_model_digest(replica->layout, replica->tally, "exact", hex, err);
-    if (status != REFIT_OK)
-        return status;
-    if (strcmp(hex, replica->report.digest) != 0)
-        return refit_fail(err, REFIT_CORRUPT, "%s: what landed has digest %.16s..., what was sent %.16s...",
-                          replica->control.url.text, replica->report.digest, hex);
-    pthread_mutex_lock(&replica->lead->lock);
-    memcpy(replica->digest, hex, sizeof hex);
-    pthread_mutex_unlock(&replica->lead->lock);
-    return REFIT_OK;
-}
-
-/* ---- the barrier ---- */
-
-static enum refit_verdict wait_verdict_for(struct refit_replica *replica, int64_t ms)
-{
-    struct refit_lead *lead = replica->lead;
-    struct timespec until = refit_deadline_timespec(refit_deadline_in_ms(ms));
-    bool late = false;
-    pthread_mutex_lock(&lead->lock);
-    if (replica->stage != REFIT_REPLICA_STAGED) {
-        replica->stage = REFIT_REPLICA_STAGED;
-        replica->staged_ns = refit_clock_ns();
-        pthread_cond_broadcast(&lead->changed);
-    }
-    while (replica->verdict == REFIT_VERDICT_NONE && !late)
-        late = pthread_cond_timedwait(&lead->changed, &lead->lock, &until) != 0;
-    enum refit_verdict verdict = replica->verdict;
-    pthread_mutex_unlock(&lead->lock);
-    return verdict;
-}
-
-/* The barrier may have opened before this one was compared with the others. */
-static enum refit_status agree(const struct refit_replica *replica, struct refit_error *err)
-{
-    pthread_mutex_lock(&replica->lead->lock);
-    enum refit_status status = refit_agree_one(replica, err);
-    pthread_mutex_unlock(&replica->lead->lock);
-    return status;
-}
-
-static enum refit_status wait_verdict(struct refit_replica *replica, struct refit_error *err)
-{
-    struct refit_control_state state;
-    int64_t silent_since_ns = 0;
-    for (;;) {
-        enum refit_verdict verdict = wait_verdict_for(replica, KEEP_ALIVE_MS);
-        if (verdict == REFIT_VERDICT_ABORT) {
-            *err = replica->verdict_error;
-            return err->status;
-        }
-        if (verdict != REFIT_VERDICT_NONE)
-            return agree(replica, err);
-        enum refit_status status = look(replica, -1, 0, &silent_since_ns, &state, err);
-        if (status != REFIT_OK)
-            return status;
-    }
-}
-
-/* ---- the commit ---- */
-
-/* After a commit was sent and its answer or its effect was not seen. */
-static enum refit_status settle(struct refit_replica *replica, struct refit_error *err)
-{
-    struct refit_control_weights weights;
-    struct refit_deadline until = refit_deadline_in_ms(SETTLE_MS);
-    uint64_t version = replica->lead->publish.version;
-    for (;;) {
-        enum refit_status status = refit_control_weights(&replica->control, until, &weights, err);
-        if (status == REFIT_OK && weights.active.version == version &&
-            strcmp(weights.active.digest, replica->digest) == 0) {
-            replica->report.outcome = REFIT_OUTCOME_COMMITTED;
-            return REFIT_OK;
-        }
-        if (status == REFIT_OK && is_replaced(replica)) {
-            replica->report.outcome = REFIT_OUTCOME_ABORTED;
-            return refit_fail(err, REFIT_PEER, "%s: refitd was restarted before the commit; it serves version %" PRIu64,
-                              replica->control.url.text, weights.active.version);
-        }
-        if (refit_deadline_passed(until)) {
-            replica->report.outcome = REFIT_OUTCOME_UNKNOWN;
-            return refit_fail(err, REFIT_TIMEOUT, "%s: no word of what became of the commit; ask it which version it "
-                              "serves", replica->control.url.text);
-        }
-        poll(NULL, 0, REFIT_AGAIN_MS); /* whatever happens to the lead, this is to be known */
-    }
-}
-
-static enum refit_status watch_until_committed(struct refit_replica *replica, struct refit_error *err)
-{
-    struct refit_control_state state = {.sequence = UINT64_MAX};
-    struct refit_deadline deadline = refit_deadline_earlier(
-        refit_deadline_in_ms(REFIT_CALL_MS + refit_deadline_left_ms(replica->lead->publish.deadline)),
-        (struct refit_deadline){.at_ns = INT64_MAX});
-    while (!refit_deadline_passed(deadline)) {
-        int64_t after = state.sequence > INT64_MAX ? -1 : (int64_t)state.sequence;
-        enum refit_status status = refit_control_state(&replica->control, replica->ticket.id, after, POLL_MS,
-                                                       refit_deadline_in_ms(REFIT_CALL_MS), &state, err);
-        if (status != REFIT_OK || is_replaced(replica))
-            return settle(replica, err);
-        take_state(replica, &state);
-        if (state.phase == REFIT_CONTROL_COMMITTED) {
-            replica->report.outcome = REFIT_OUTCOME_COMMITTED;
-            return REFIT_OK;
-        }
-        if (state.phase == REFIT_CONTROL_ABORTED)
-            return fail_aborted(replica, &state, err);
-    }
-    return settle(replica, err);
-}
-
-/* A commit may be repeated: one whose answer was lost is sent again before its outcome is taken for unknown. */
-static enum refit_status commit(struct refit_replica *replica, struct refit_error *err)
-{
-    struct refit_lead *lead = replica->lead;
-    struct refit_deadline patience = refit_follower_deadline(replica, REFIT_PATIENCE_MS);
-    for (;;) {
-        enum refit_status status =
-            refit_control_commit(&replica->control, replica->ticket.id, lead->publish.version, replica->digest,
-                                 refit_follower_deadline(replica, REFIT_CALL_MS), err);
-        if (status == REFIT_OK)
-            return watch_until_committed(replica, err);
-        bool lost = status == REFIT_PEER || status == REFIT_TIMEOUT;
-        if (is_replaced(replica) || (lost && refit_deadline_passed(patience)))
-            return settle(replica, err);
-        if (!lost && (status != REFIT_BUSY || refit_deadline_passed(lead->publish.deadline)))
-            return status;
-        poll(NULL, 0, REFIT_AGAIN_MS);
-    }
+    take_supply(replica);
+    return take_digest(replica, err);
 }
 
 /* ---- all of it ---- */
 
-static enum refit_status until_staged(struct refit_replica *replica, struct refit_error *err)
+/* The refit is requested: from the order to the ranks until it is staged and they have let go of it. */
+static enum refit_status through_transfer(struct refit_replica *replica, struct refit_error *err)
 {
-    enum refit_status status = refit_follower_begin(replica, err);
-    if (status != REFIT_OK)
-        return status;
+    enum refit_status status = REFIT_OK;
     snprintf(replica->report.refit_id, sizeof replica->report.refit_id, "%s", replica->ticket.id);
     snprintf(replica->report.transport, sizeof replica->report.transport, "%s", replica->transport);
-    status = order_ranks(replica, err);
+    if (!refit_replica_is_served(replica))
+        status = order_ranks(replica, err);
     if (status == REFIT_OK)
         status = watch_until_staged(replica, err);
     return status == REFIT_OK ? sum_up(replica, err) : status;
 }
 
-static void abort_refit(struct refit_replica *replica, const char *reason)
+static void say_more(const struct refit_replica *replica, const struct refit_control_state *state,
+                     struct refit_error *why)
+{
+    struct refit_error known = *why;
+    if (strstr(state->error.text, known.text))
+        refit_fail(why, known.status, "%s: %s", replica->control.url.text, state->error.text);
+    else
+        refit_fail(why, known.status, "%s (%s)", known.text, state->error.text);
+}
+
+/* Aborts, and waits for the refit's last word, which may say more than we know: which engine did not answer. */
+static void abort_refit(struct refit_replica *replica, struct refit_error *why)
 {
     struct refit_error err;
-    if (!replica->report.refit_id[0] || is_replaced(replica))
+    struct refit_control_state state = {0};
+    struct refit_deadline deadline = refit_deadline_in_ms(LETTING_GO_MS);
+    if (!replica->report.refit_id[0] || refit_replica_is_replaced(replica))
         return;
-    if (refit_control_abort(&replica->control, replica->ticket.id, reason, refit_deadline_in_ms(LETTING_GO_MS),
-                            &err) != REFIT_OK)
+    enum refit_status status = refit_control_abort(&replica->control, replica->ticket.id, why->text, deadline, &err);
+    for (int64_t after = -1; status == REFIT_OK && !state.terminal && !refit_deadline_passed(deadline);
+         after = (int64_t)state.sequence)
+        status = refit_control_state(&replica->control, replica->ticket.id, after, POLL_MS, deadline, &state, &err);
+    if (status != REFIT_OK)
         refit_log(REFIT_LOG_INFO, "refit %s was not aborted by the lead: %s", replica->ticket.id, err.text);
+    else if (state.error.status != REFIT_OK && !strstr(why->text, state.error.text))
+        say_more(replica, &state, why);
+}
+
+/* Members that serve it may fail without any fault of its own; then the trainer does. What is verified is kept there. */
+static enum refit_status fall_back(struct refit_replica *replica, struct refit_error *err)
+{
+    struct refit_error why = *err;
+    if (!refit_replica_is_served(replica) || refit_follower_given_up(replica, NULL))
+        return why.status;
+    refit_log(REFIT_LOG_INFO, "%s is fed by the trainer from now on: %s", replica->control.url.text, why.text);
+    abort_refit(replica, &why);
+    replica->report.refit_id[0] = '\0';
+    replica->fell_back = true;
+    enum refit_status status = refit_follower_begin_again(replica, err);
+    return status == REFIT_OK ? through_transfer(replica, err) : status;
+}
+
+static enum refit_status until_staged(struct refit_replica *replica, struct refit_error *err)
+{
+    enum refit_status status = refit_follower_begin(replica, err);
+    if (status == REFIT_OK)
+        status = through_transfer(replica, err);
+    return status == REFIT_OK ? status : fall_back(replica, err);
 }
 
 /* What an earlier publish left staged either is what is wanted now, or has to go. */
 static bool resume_staged(struct refit_replica *replica)
 {
     uint64_t kept = replica->staged_kept;
+    struct refit_error why;
     if (kept == 0)
         return false;
     replica->staged_kept = 0;
     snprintf(replica->report.refit_id, sizeof replica->report.refit_id, "%s", replica->ticket.id);
     if (kept == replica->lead->publish.version) {
+        replica->resumed = true;
         set_drained(replica);
         return true;
     }
-    abort_refit(replica, "its lead publishes another version");
+    refit_fail(&why, REFIT_ABORTED, "its lead publishes another version");
+    abort_refit(replica, &why);
     replica->report.refit_id[0] = '\0';
     pthread_mutex_lock(&replica->lead->lock);
     replica->digest[0] = '\0';
+    replica->tally_whole = false;
     pthread_mutex_unlock(&replica->lead->lock);
     return false;
 }
@@ -451,11 +428,13 @@ static enum refit_status follow(struct refit_replica *replica, struct refit_erro
 {
     enum refit_status status = resume_staged(replica) ? REFIT_OK : until_staged(replica, err);
     if (status == REFIT_OK)
-        status = wait_verdict(replica, err);
+        status = refit_follower_wait_verdict(replica, err);
     if (status != REFIT_OK)
         return status;
-    if (replica->verdict == REFIT_VERDICT_COMMIT)
-        return commit(replica, err);
+    if (replica->verdict == REFIT_VERDICT_COMMIT) {
+        status = refit_follower_commit(replica, err);
+        return status == REFIT_OK ? refit_follower_wait_seal(replica, err) : status;
+    }
     replica->staged_kept = replica->lead->publish.version;
     replica->report.outcome = REFIT_OUTCOME_STAGED;
     return REFIT_OK;
@@ -468,9 +447,10 @@ void *refit_follower_run(void *context)
     struct refit_error err = {0};
     replica->begun_ns = refit_clock_ns();
     if (follow(replica, &err) != REFIT_OK) {
+        bool was_committed = replica->seal == REFIT_SEAL_REVERT && replica->stage == REFIT_REPLICA_COMMITTED;
         stop_ranks(replica);
-        if (replica->report.outcome == REFIT_OUTCOME_ABORTED)
-            abort_refit(replica, err.text);
+        if (replica->report.outcome == REFIT_OUTCOME_ABORTED && !was_committed)
+            abort_refit(replica, &err);
         wait_served(replica, refit_deadline_in_ms(LETTING_GO_MS));
     }
     pthread_mutex_lock(&lead->lock);

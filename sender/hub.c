@@ -32,7 +32,7 @@ struct link {
     int fd;
     struct refit_deadline greet_by; /* strangers */
     struct refit_buf in;            /* the frame being assembled, with its header */
-    pthread_mutex_t sending;
+    bool sending;                   /* under the hub's lock: somebody writes a frame */
 };
 
 struct refit_hub {
@@ -40,7 +40,8 @@ struct refit_hub {
     struct link *links;
     struct pollfd *polls;
     size_t link_capacity;
-    pthread_mutex_t lock; /* adding links */
+    pthread_mutex_t lock;     /* adding links, turns to send */
+    pthread_cond_t turn_over; /* somebody has written its frame */
     atomic_size_t count;
     size_t strangers; /* the hub's thread only, as the next */
     struct refit_deadline accept_again; /* out of descriptors: not before then */
@@ -262,10 +263,10 @@ static void release(struct refit_hub *hub)
             refit_io_close(&hub->links[i].fd);
             refit_buf_release(&hub->links[i].in);
         }
-        pthread_mutex_destroy(&hub->links[i].sending);
     }
     refit_io_close(&hub->wakeup);
     refit_io_close(&hub->config.listener);
+    pthread_cond_destroy(&hub->turn_over);
     pthread_mutex_destroy(&hub->lock);
     free(hub->links);
     free(hub->polls);
@@ -283,12 +284,15 @@ enum refit_status refit_hub_start(const struct refit_hub_config *config, struct 
     }
     hub->config = *config;
     pthread_mutex_init(&hub->lock, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&hub->turn_over, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     hub->link_capacity = config->links_max + (listener >= 0 ? REFIT_HUB_STRANGERS : 0);
     hub->wakeup = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     hub->links = calloc(hub->link_capacity, sizeof *hub->links);
     hub->polls = calloc(hub->link_capacity + 2, sizeof *hub->polls);
-    for (size_t i = 0; hub->links && i < hub->link_capacity; i++)
-        pthread_mutex_init(&hub->links[i].sending, NULL);
     *out = hub; /* before the thread starts: the first frame may come at once, and its handler needs the hub */
     enum refit_status status = hub->wakeup < 0 || !hub->links || !hub->polls
                                    ? refit_fail(err, REFIT_NO_MEMORY, "no memory or no descriptor for a hub of %zu links",
@@ -331,6 +335,28 @@ void refit_hub_trust(struct refit_hub *hub, size_t index)
     hub->strangers--;
 }
 
+/* Each waits for its turn by its own deadline, not by that of whoever writes now. */
+static bool take_turn(struct refit_hub *hub, struct link *link, struct refit_deadline deadline)
+{
+    struct timespec until = refit_deadline_timespec(deadline);
+    bool late = false;
+    pthread_mutex_lock(&hub->lock);
+    while (link->sending && !late)
+        late = pthread_cond_timedwait(&hub->turn_over, &hub->lock, &until) != 0;
+    bool mine = !link->sending;
+    link->sending = true;
+    pthread_mutex_unlock(&hub->lock);
+    return mine;
+}
+
+static void end_turn(struct refit_hub *hub, struct link *link)
+{
+    pthread_mutex_lock(&hub->lock);
+    link->sending = false;
+    pthread_cond_broadcast(&hub->turn_over);
+    pthread_mutex_unlock(&hub->lock);
+}
+
 enum refit_status refit_hub_send(struct refit_hub *hub, size_t index, const struct refit_frame *frame,
                                  struct refit_deadline deadline, struct refit_error *err)
 {
@@ -345,14 +371,15 @@ enum refit_status refit_hub_send(struct refit_hub *hub, size_t index, const stru
     memcpy(header, &announced, sizeof announced);
     header[FRAME_LENGTH] = frame->type;
     memcpy(header + FRAME_LENGTH + 1, &frame->turn, sizeof frame->turn);
-    pthread_mutex_lock(&link->sending);
+    if (!take_turn(hub, link, deadline))
+        return refit_fail(err, REFIT_TIMEOUT, "another message to it has not gone out");
     enum refit_status status = refit_io_send_full(link->fd, header, sizeof header, deadline, "message to a rank", err);
     if (status == REFIT_OK)
         status = refit_io_send_full(link->fd, frame->body, frame->len, deadline, "message to a rank", err);
     /* Half a frame went out: nothing after it would be understood. */
     if (status != REFIT_OK)
         shutdown(link->fd, SHUT_RDWR);
-    pthread_mutex_unlock(&link->sending);
+    end_turn(hub, link);
     return status;
 }
 

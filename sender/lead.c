@@ -14,7 +14,7 @@
 
 /* Of the deadline, a part is kept for committing those that are staged: a fifth, at most this. */
 #define RESERVE_MS 10000
-#define LEAVING_MS 2000
+#define MEMBERS_MS 5000 /* to find out who the members are */
 
 static void set_name(struct refit_lead *lead, const char *name)
 {
@@ -33,37 +33,16 @@ static enum refit_status check_transport(const char *name, struct refit_error *e
     return refit_fail(err, REFIT_INVALID, "transport \"%s\" is not known; expected auto, tcp or local", name);
 }
 
-static enum refit_status add_replicas(struct refit_lead *lead, const char *const *urls,
-                                      struct refit_credentials *credentials, struct refit_error *err)
-{
-    for (size_t i = 0; i < lead->replica_count; i++) {
-        struct refit_replica *replica = &lead->replicas[i];
-        enum refit_status status = refit_control_init(&replica->control, urls[i], err);
-        if (status != REFIT_OK)
-            return status;
-        replica->control.credentials = credentials;
-        for (size_t k = 0; k < i; k++)
-            if (strcmp(lead->replicas[k].control.url.text, replica->control.url.text) == 0)
-                return refit_fail(err, REFIT_INVALID, "replica %s is given twice", replica->control.url.text);
-        replica->lead = lead;
-        replica->number = (uint32_t)i;
-        replica->stage = REFIT_REPLICA_ENDED;
-    }
-    return REFIT_OK;
-}
-
 enum refit_status refit_lead_create(const struct refit_lead_config *config, struct refit_lead **out,
                                     struct refit_error *err)
 {
-    if (config->replica_count == 0)
-        return refit_fail(err, REFIT_INVALID, "no replica is named; give at least one URL");
     struct refit_lead *lead = calloc(1, sizeof *lead);
     if (!lead)
         return refit_fail_alloc(err, "the lead", sizeof *lead);
     lead->rank_count = config->ranks;
     lead->takeover = config->takeover;
+    lead->credentials = config->credentials;
     snprintf(lead->transport, sizeof lead->transport, "%s", config->transport ? config->transport : "auto");
-    lead->replica_count = config->replica_count;
     set_name(lead, config->name);
     pthread_mutex_init(&lead->lock, NULL);
     pthread_mutex_init(&lead->telling, NULL);
@@ -72,11 +51,9 @@ enum refit_status refit_lead_create(const struct refit_lead_config *config, stru
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&lead->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    lead->replicas = calloc(lead->replica_count, sizeof *lead->replicas);
-    enum refit_status status = lead->replicas ? check_transport(config->transport, err)
-                                              : refit_fail_alloc(err, "replicas", lead->replica_count);
+    enum refit_status status = check_transport(config->transport, err);
     if (status == REFIT_OK)
-        status = add_replicas(lead, config->replicas, config->credentials, err);
+        status = refit_members_open(&config->members, &lead->members, err);
     if (status != REFIT_OK)
         refit_lead_destroy(lead);
     else
@@ -84,53 +61,25 @@ enum refit_status refit_lead_create(const struct refit_lead_config *config, stru
     return status;
 }
 
-/* What stage_only left behind must not wait for its time to live, nor another lead for ours. */
-static void *leave(void *context)
-{
-    struct refit_replica *replica = context;
-    struct refit_deadline deadline = refit_deadline_in_ms(LEAVING_MS);
-    struct refit_error err;
-    if (replica->staged_kept && refit_control_abort(&replica->control, replica->ticket.id, "its lead closed", deadline,
-                                                    &err) != REFIT_OK)
-        refit_log(REFIT_LOG_WARN, "a staged refit could not be aborted: %s", err.text);
-    if (refit_control_resign(&replica->control, replica->lead->name, replica->epoch, deadline, &err) != REFIT_OK)
-        refit_log(REFIT_LOG_INFO, "the lead could not resign, its time to live ends it: %s", err.text);
-    return NULL;
-}
-
-static void leave_all(struct refit_lead *lead)
-{
-    /* On threads: replicas don't wait for each other, and the caller's thread may not block SIGPIPE. */
-    struct refit_error err;
-    for (size_t i = 0; i < lead->replica_count; i++) {
-        struct refit_replica *replica = &lead->replicas[i];
-        if (replica->epoch == 0)
-            continue;
-        replica->leaving = refit_thread_start(&replica->thread, leave, replica, "a thread to resign", &err) == REFIT_OK;
-        if (!replica->leaving)
-            refit_log(REFIT_LOG_WARN, "the lead could not resign, its time to live ends it: %s", err.text);
-    }
-    for (size_t i = 0; i < lead->replica_count; i++)
-        if (lead->replicas[i].leaving)
-            pthread_join(lead->replicas[i].thread, NULL);
-}
-
 void refit_lead_end(struct refit_lead *lead)
 {
     refit_lead_cancel(lead);
     refit_lead_join(lead);
-    leave_all(lead);
+    refit_replicas_leave(lead->replicas, lead->replica_count);
+    refit_replicas_leave(lead->leavers, lead->leaver_count);
 }
 
 void refit_lead_destroy(struct refit_lead *lead)
 {
     if (!lead)
         return;
-    for (size_t i = 0; lead->replicas && i < lead->replica_count; i++) {
-        refit_layout_release(lead->replicas[i].layout);
-        refit_tally_destroy(lead->replicas[i].tally);
-        json_decref(lead->replicas[i].ticket.card);
-    }
+    refit_classes_dissolve(lead);
+    for (size_t i = 0; i < lead->replica_count; i++)
+        refit_replica_destroy(lead->replicas[i]);
+    for (size_t i = 0; i < lead->leaver_count; i++)
+        refit_replica_destroy(lead->leavers[i]);
+    refit_members_close(lead->members);
+    json_decref(lead->publish.unchanged);
     for (size_t i = 0; i < lead->told_count; i++)
         refit_layout_release(lead->told[i]);
     refit_layout_release(lead->source);
@@ -138,6 +87,8 @@ void refit_lead_destroy(struct refit_lead *lead)
     pthread_mutex_destroy(&lead->telling);
     pthread_mutex_destroy(&lead->lock);
     free(lead->replicas);
+    free(lead->leavers);
+    free(lead->units);
     free(lead);
 }
 
@@ -158,16 +109,20 @@ void refit_lead_set_source(struct refit_lead *lead, struct refit_layout *source)
 
 /* ---- what ranks say ---- */
 
+/* With the lock held. */
 static enum refit_status take_served(struct refit_replica *replica, const struct refit_served *served,
                                      const void *tally, size_t len, struct refit_error *err)
 {
-    replica->report.bytes_moved += served->payload_bytes;
+    replica->sent_bytes += served->payload_bytes;
+    replica->report.bytes_sent += served->payload_bytes;
     replica->report.wire_bytes += served->wire_bytes;
-    if (served->outcome.status != REFIT_OK) {
-        *err = served->outcome;
-        return served->outcome.status;
-    }
-    return refit_served_add(tally, len, replica->tally, err);
+    if (replica->class)
+        replica->class->egress += served->payload_bytes;
+    enum refit_status status = refit_served_add(tally, len, replica->tally, replica->again, err);
+    if (served->outcome.status == REFIT_OK || status != REFIT_OK)
+        return status;
+    *err = served->outcome;
+    return served->outcome.status;
 }
 
 void refit_lead_on_served(struct refit_lead *lead, uint32_t rank, const void *body, size_t len)
@@ -176,17 +131,16 @@ void refit_lead_on_served(struct refit_lead *lead, uint32_t rank, const void *bo
     struct refit_error err;
     const void *tally = NULL;
     size_t tally_len = 0;
-    if (refit_served_read(body, len, &served, &tally, &tally_len, &err) != REFIT_OK ||
-        served.replica >= lead->replica_count) {
+    if (refit_served_read(body, len, &served, &tally, &tally_len, &err) != REFIT_OK) {
         refit_fail(&err, REFIT_PEER, "what it served can't be understood");
         refit_lead_on_lost(lead, rank, &err);
         return;
     }
     pthread_mutex_lock(&lead->lock);
-    struct refit_replica *replica = &lead->replicas[served.replica];
-    if (replica->posted && served.attempt == replica->attempt) {
+    struct refit_replica *replica = served.replica < lead->replica_count ? lead->replicas[served.replica] : NULL;
+    if (replica && replica->posted && served.attempt == replica->attempt) {
         if (take_served(replica, &served, tally, tally_len, &err) != REFIT_OK &&
-            replica->served_error.status == REFIT_OK)
+            (replica->served_error.status == REFIT_OK || refit_served_is_let_go(replica->served_error.status)))
             refit_fail(&replica->served_error, err.status, "rank %u: %s", rank, err.text);
         replica->served++;
         pthread_cond_broadcast(&lead->changed);
@@ -203,48 +157,228 @@ void refit_lead_on_lost(struct refit_lead *lead, uint32_t rank, const struct ref
     pthread_mutex_unlock(&lead->lock);
 }
 
+/* ---- members ---- */
+
+static struct refit_replica *take_known(struct refit_lead *lead, const char *url)
+{
+    for (size_t i = 0; i < lead->replica_count; i++)
+        if (lead->replicas[i]->leaves && strcmp(lead->replicas[i]->control.url.text, url) == 0) {
+            lead->replicas[i]->leaves = false;
+            return lead->replicas[i];
+        }
+    return NULL;
+}
+
+static struct refit_replica *make_replica(struct refit_lead *lead, const char *url, struct refit_error *err)
+{
+    struct refit_replica *replica = calloc(1, sizeof *replica);
+    if (!replica) {
+        refit_fail_alloc(err, "a replica", sizeof *replica);
+        return NULL;
+    }
+    replica->lead = lead;
+    replica->stage = REFIT_REPLICA_ENDED;
+    if (refit_control_init(&replica->control, url, err) == REFIT_OK) {
+        replica->control.credentials = lead->credentials;
+        return replica;
+    }
+    free(replica);
+    return NULL;
+}
+
+/* The replicas and units of a membership, those that were members before among them. */
+struct roster {
+    struct refit_replica **replicas;
+    size_t replica_count;
+    struct refit_unit *units;
+    size_t unit_count;
+};
+
+static enum refit_status fill_roster(struct refit_lead *lead, const struct refit_membership *now, struct roster *roster,
+                                     struct refit_error *err)
+{
+    for (size_t i = 0; i < lead->replica_count; i++)
+        lead->replicas[i]->leaves = true;
+    for (size_t i = 0; i < now->count; i++) {
+        struct refit_unit *unit = &roster->units[roster->unit_count];
+        *unit = (struct refit_unit){.number = (uint32_t)roster->unit_count++,
+                                    .pods = roster->replicas + roster->replica_count};
+        for (; unit->pod_count < now->members[i].count; unit->pod_count++) {
+            const char *url = now->members[i].urls[unit->pod_count];
+            struct refit_replica *replica = take_known(lead, url);
+            if (!replica && !(replica = make_replica(lead, url, err)))
+                return REFIT_NO_MEMORY;
+            roster->replicas[roster->replica_count++] = replica;
+        }
+    }
+    return REFIT_OK;
+}
+
+static size_t count_pods(const struct refit_membership *now)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < now->count; i++)
+        count += now->members[i].count;
+    return count;
+}
+
+/* Those that are no members any more are let go at the end of the publish. */
+static enum refit_status part_with_leavers(struct refit_lead *lead, struct refit_error *err)
+{
+    size_t room = lead->leaver_count + lead->replica_count;
+    struct refit_replica **leavers = realloc(lead->leavers, (room + 1) * sizeof(struct refit_replica *));
+    if (!leavers)
+        return refit_fail_alloc(err, "members", room * sizeof *leavers);
+    lead->leavers = leavers;
+    for (size_t i = 0; i < lead->replica_count; i++)
+        if (lead->replicas[i]->leaves)
+            lead->leavers[lead->leaver_count++] = lead->replicas[i];
+    return REFIT_OK;
+}
+
+/* Takes what the roster holds. */
+static void install_roster(struct refit_lead *lead, struct roster *roster)
+{
+    refit_classes_dissolve(lead);
+    pthread_mutex_lock(&lead->lock);
+    free(lead->replicas);
+    free(lead->units);
+    lead->replicas = roster->replicas;
+    lead->replica_count = roster->replica_count;
+    lead->units = roster->units;
+    lead->unit_count = roster->unit_count;
+    for (size_t i = 0; i < lead->unit_count; i++)
+        for (size_t k = 0; k < lead->units[i].pod_count; k++)
+            lead->units[i].pods[k]->unit = &lead->units[i];
+    for (size_t i = 0; i < lead->replica_count; i++)
+        lead->replicas[i]->number = (uint32_t)i;
+    pthread_mutex_unlock(&lead->lock);
+}
+
+static void drop_roster(struct refit_lead *lead, struct roster *roster)
+{
+    for (size_t i = 0; i < roster->replica_count; i++)
+        if (!roster->replicas[i]->unit)
+            refit_replica_destroy(roster->replicas[i]); /* made just now */
+    for (size_t i = 0; i < lead->replica_count; i++)
+        lead->replicas[i]->leaves = false;
+    free(roster->replicas);
+    free(roster->units);
+}
+
+static enum refit_status take_members(struct refit_lead *lead, const struct refit_membership *now,
+                                      struct refit_error *err)
+{
+    if (now->count == 0)
+        return refit_fail(err, REFIT_INVALID, "there is no member: the names have no addresses now");
+    struct roster roster = {.replicas = calloc(count_pods(now), sizeof(struct refit_replica *)),
+                            .units = calloc(now->count, sizeof *roster.units)};
+    enum refit_status status = roster.replicas && roster.units
+                                   ? fill_roster(lead, now, &roster, err)
+                                   : refit_fail_alloc(err, "members", now->count * sizeof *roster.units);
+    if (status == REFIT_OK)
+        status = part_with_leavers(lead, err);
+    if (status == REFIT_OK)
+        install_roster(lead, &roster);
+    else
+        drop_roster(lead, &roster);
+    return status;
+}
+
+static enum refit_status renew_members(struct refit_lead *lead, struct refit_deadline deadline, struct refit_error *err)
+{
+    struct refit_membership now;
+    enum refit_status status = refit_members_read(
+        lead->members, refit_deadline_earlier(deadline, refit_deadline_in_ms(MEMBERS_MS)), &now, err);
+    if (status != REFIT_OK)
+        return status;
+    lead->membership_epoch = now.epoch;
+    status = take_members(lead, &now, err);
+    refit_membership_release(&now);
+    return status;
+}
+
 /* ---- a publish ---- */
 
 static void reset_replica(struct refit_replica *replica)
 {
-    replica->stage = REFIT_REPLICA_WORKING;
+    replica->stage = REFIT_REPLICA_ASKING;
     replica->verdict = REFIT_VERDICT_NONE;
+    replica->seal = REFIT_SEAL_NONE;
+    replica->staged_ns = 0;
+    replica->confirmed = false;
+    replica->class = NULL;
     replica->drained = false;
     replica->posted = false;
+    replica->resumed = false;
+    replica->fell_back = false;
+    replica->keeps = false;
+    replica->asked_to_serve = 0;
     replica->served = 0;
+    replica->sent_bytes = 0;
     replica->served_error = (struct refit_error){0};
-    if (replica->staged_kept == 0)
+    if (replica->staged_kept == 0) {
         replica->digest[0] = '\0';
+        replica->tally_whole = false;
+    }
     replica->phase = REFIT_CONTROL_REQUESTED;
     replica->bytes_done = replica->bytes_due = 0;
-    replica->report = (struct refit_replica_report){.outcome = REFIT_OUTCOME_ABORTED};
+    replica->report = (struct refit_replica_report){.outcome = REFIT_OUTCOME_ABORTED, .replica = replica->unit->number};
     snprintf(replica->report.url, sizeof replica->report.url, "%s", replica->control.url.text);
 }
 
-static void set_barrier(struct refit_lead *lead)
+/* Part of the time is kept for committing, and for watching canaries. */
+static enum refit_status set_barrier(struct refit_lead *lead, struct refit_error *err)
 {
-    int64_t left_ms = refit_deadline_left_ms(lead->publish.deadline);
+    int64_t left_ms = refit_deadline_left_ms(lead->publish.deadline), wait_ms = lead->publish.policy.wait_ms;
     int64_t reserve_ms = left_ms / 5 < RESERVE_MS ? left_ms / 5 : RESERVE_MS;
-    lead->barrier = refit_deadline_in_ms(left_ms - reserve_ms);
+    if (wait_ms > 0 && wait_ms >= left_ms - 2 * reserve_ms)
+        return refit_fail(err, REFIT_INVALID, "the policy waits %lld ms, the deadline of %lld ms leaves no time beside it",
+                          (long long)wait_ms, (long long)lead->publish.deadline_ms);
+    lead->barrier = refit_deadline_in_ms(left_ms - reserve_ms - wait_ms);
+    return REFIT_OK;
 }
 
-enum refit_status refit_lead_begin(struct refit_lead *lead, const struct refit_lead_publish *publish,
-                                   struct refit_error *err)
+static enum refit_status check_policy(const struct refit_lead *lead, struct refit_error *err)
+{
+    if (lead->publish.policy.count <= lead->unit_count)
+        return REFIT_OK;
+    return refit_fail(err, REFIT_INVALID, "the policy speaks of %u replicas, there are %zu", lead->publish.policy.count,
+                      lead->unit_count);
+}
+
+static void reset(struct refit_lead *lead)
 {
     uint8_t random[16];
     refit_io_random(random, sizeof random);
     for (size_t i = 0; i < sizeof random; i++)
         snprintf(lead->publish_id + 2 * i, 3, "%02x", random[i]);
-    lead->publish = *publish;
     lead->begun_ns = refit_clock_ns();
-    set_barrier(lead);
+    lead->relay = lead->publish.strategy != REFIT_STRATEGY_DIRECT && lead->replica_count > 1;
     pthread_mutex_lock(&lead->lock);
     lead->cancelled = false;
+    lead->formed = false;
+    lead->first_asked_ns = 0;
+    lead->course = (struct refit_course){.phase = REFIT_COURSE_WAITING};
     for (size_t i = 0; i < lead->replica_count; i++)
-        reset_replica(&lead->replicas[i]);
+        reset_replica(lead->replicas[i]);
     pthread_mutex_unlock(&lead->lock);
-    enum refit_status status =
-        refit_thread_start(&lead->conductor, refit_conductor_run, lead, "the conductor's thread", err);
+}
+
+enum refit_status refit_lead_begin(struct refit_lead *lead, const struct refit_lead_publish *publish,
+                                   struct refit_error *err)
+{
+    json_decref(lead->publish.unchanged);
+    lead->publish = *publish;
+    enum refit_status status = renew_members(lead, publish->deadline, err);
+    if (status == REFIT_OK)
+        status = check_policy(lead, err);
+    if (status == REFIT_OK)
+        status = set_barrier(lead, err);
+    if (status != REFIT_OK)
+        return status;
+    reset(lead);
+    status = refit_thread_start(&lead->conductor, refit_conductor_run, lead, "the conductor's thread", err);
     lead->running = status == REFIT_OK;
     return status;
 }
@@ -273,7 +407,7 @@ void refit_lead_progress(struct refit_lead *lead, struct refit_replica_progress 
 {
     pthread_mutex_lock(&lead->lock);
     for (size_t i = 0; i < lead->replica_count; i++) {
-        const struct refit_replica *replica = &lead->replicas[i];
+        const struct refit_replica *replica = lead->replicas[i];
         out[i] = (struct refit_replica_progress){.url = replica->control.url.text,
                                                  .phase = refit_control_phase_name(replica->phase),
                                                  .bytes_done = replica->bytes_done,

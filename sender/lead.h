@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rank 0 as the lead: one follower thread per replica takes it through its refit (follower.c); a conductor thread
- * waits for all of them, tells the ranks when their memory is free, decides who commits, and makes the report
- * (conductor.c). The replicas meet in one place only, the barrier before the commit: there those that are
- * staged wait a little for those that still work, so that equal replicas switch together. One that is late commits
- * when it is staged; one that is dead or stopped costs the others a tenth of the time, or a quarter of a second.
+ * Rank 0 as the lead: one follower thread per `refitd` takes it through its refit (follower.c); a conductor thread
+ * waits for all of them, forms the fleet, tells the ranks when their memory is free, lets them commit as the policy says
+ * (unit.c), and makes the report (conductor.c). They meet in two places only: before the requests, where the fleet is formed, and
+ * before the commit. In both, whoever is ready waits a little for those that are not; one that is dead or stopped costs the
+ * others that little.
  *
- * A replica that fails does so alone: the others commit.
+ * The members of a publish are those at its begin.
  */
 #ifndef REFIT_SENDER_LEAD_H
 #define REFIT_SENDER_LEAD_H
@@ -16,6 +16,8 @@
 #include "layouts/layout.h"
 #include "layouts/tally.h"
 #include "sender/control.h"
+#include "sender/members.h"
+#include "sender/policy.h"
 #include "sender/ranks.h"
 #include "sender/report.h"
 
@@ -23,8 +25,7 @@ struct refit_lead;
 
 struct refit_lead_config {
     uint32_t ranks;
-    const char *const *replicas;
-    size_t replica_count;
+    struct refit_members_config members;
     const char *name;      /* NULL: host name and process id */
     bool takeover;
     const char *transport; /* NULL or "auto", "tcp", "local" */
@@ -45,6 +46,8 @@ void refit_lead_set_source(struct refit_lead *lead, struct refit_layout *source)
 void refit_lead_on_served(struct refit_lead *lead, uint32_t rank, const void *body, size_t len);
 void refit_lead_on_lost(struct refit_lead *lead, uint32_t rank, const struct refit_error *why);
 
+enum refit_strategy { REFIT_STRATEGY_AUTO, REFIT_STRATEGY_RELAY, REFIT_STRATEGY_DIRECT };
+
 struct refit_lead_publish {
     uint64_t version;
     char label[64];
@@ -52,14 +55,20 @@ struct refit_lead_publish {
     struct refit_deadline deadline;
     int64_t deadline_ms; /* as asked for: requests that are repeated must be equal */
     bool check_source, stage_only;
+    enum refit_strategy strategy;
+    struct refit_policy policy;
+    uint64_t unchanged_since;
+    json_t *unchanged; /* names; NULL: none. The lead keeps it */
+    bool resume;
 };
-/* Starts the conductor; it ends with FREE and REPORT sent to every rank. */
+/* Takes publish->unchanged, also on an error. Reads the membership and starts the conductor; it ends with FREE and REPORT sent to every rank. */
 REFIT_MUST_CHECK enum refit_status refit_lead_begin(struct refit_lead *lead, const struct refit_lead_publish *publish,
                                                     struct refit_error *err);
 /* Makes the conductor end soon, by aborting what is not committed. */
 void refit_lead_cancel(struct refit_lead *lead);
 /* Joins the conductor of the publish that was begun; at once when there is none. */
 void refit_lead_join(struct refit_lead *lead);
+/* Members of the publish that was begun last. */
 size_t refit_lead_replicas(const struct refit_lead *lead);
 /* How far every replica is; `out` has room for all. Texts are borrowed, static or the lead's. */
 void refit_lead_progress(struct refit_lead *lead, struct refit_replica_progress *out);

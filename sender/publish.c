@@ -15,6 +15,17 @@
 
 /* ---- begin ---- */
 
+static enum refit_status parse_strategy(const char *text, enum refit_strategy *out, struct refit_error *err)
+{
+    *out = REFIT_STRATEGY_AUTO;
+    if (!text || !*text)
+        return REFIT_OK;
+    *out = strcmp(text, "direct") == 0 ? REFIT_STRATEGY_DIRECT : REFIT_STRATEGY_RELAY;
+    if (strcmp(text, "direct") == 0 || strcmp(text, "relay") == 0)
+        return REFIT_OK;
+    return refit_fail(err, REFIT_INVALID, "strategy \"%s\": expected relay or direct", text);
+}
+
 /* Refused here, before anyone is led, and not by each replica. */
 static enum refit_status check_publish(const struct refit_sender *sender, const struct refit_publish *publish,
                                        struct refit_error *err)
@@ -32,12 +43,34 @@ static enum refit_status check_publish(const struct refit_sender *sender, const 
     if (publish->kv && strcmp(publish->kv, "flush") != 0 && strcmp(publish->kv, "keep") != 0 &&
         strcmp(publish->kv, "namespace") != 0)
         return refit_fail(err, REFIT_INVALID, "kv \"%s\": expected flush, keep or namespace", publish->kv);
-    return REFIT_OK;
+    if (publish->unchanged_since && publish->unchanged_since >= publish->version)
+        return refit_fail(err, REFIT_INVALID, "unchanged since version %llu, which is not older than %llu",
+                          (unsigned long long)publish->unchanged_since, (unsigned long long)publish->version);
+    struct refit_policy policy;
+    enum refit_strategy strategy;
+    enum refit_status status = refit_policy_parse(publish->policy, &policy, err);
+    return status == REFIT_OK ? parse_strategy(publish->strategy, &strategy, err) : status;
 }
 
 static int64_t deadline_of(const struct refit_publish *publish)
 {
     return publish->deadline_ms ? publish->deadline_ms : DEADLINE_MS;
+}
+
+static enum refit_status list_unchanged(const struct refit_publish *publish, struct refit_lead_publish *lead,
+                                        struct refit_error *err)
+{
+    if (publish->unchanged_since == 0 || publish->unchanged_count == 0)
+        return REFIT_OK;
+    json_t *names = json_array();
+    for (size_t i = 0; names && i < publish->unchanged_count; i++)
+        if (json_array_append_new(names, json_string(publish->unchanged[i])) != 0) {
+            json_decref(names);
+            return refit_fail(err, REFIT_INVALID, "name %zu of what is unchanged is not UTF-8", i);
+        }
+    lead->unchanged_since = publish->unchanged_since;
+    lead->unchanged = names;
+    return names ? REFIT_OK : refit_fail_alloc(err, "names", publish->unchanged_count);
 }
 
 static enum refit_status start_lead(struct refit_sender *sender, const struct refit_buf *bodies, void *context,
@@ -65,20 +98,26 @@ static enum refit_status start_lead(struct refit_sender *sender, const struct re
                                       .stage_only = publish->stage_only != 0};
     snprintf(lead.label, sizeof lead.label, "%s", publish->label ? publish->label : "");
     snprintf(lead.kv, sizeof lead.kv, "%s", publish->kv ? publish->kv : "flush");
+    lead.resume = publish->resume != 0;
+    enum refit_status parsed = refit_policy_parse(publish->policy, &lead.policy, err);
+    if (parsed == REFIT_OK)
+        parsed = parse_strategy(publish->strategy, &lead.strategy, err);
+    if (parsed == REFIT_OK)
+        parsed = list_unchanged(publish, &lead, err);
+    if (parsed != REFIT_OK)
+        return parsed;
     return refit_lead_begin(sender->lead, &lead, err);
 }
 
-static enum refit_status reserve_progress(struct refit_sender *sender, const struct refit_publish *publish,
-                                          struct refit_error *err)
+/* Room for the members of this publish; progress that can't be shown for want of memory is no reason to fail. */
+static void reserve_progress(struct refit_sender *sender)
 {
-    sender->progress = sender->lead ? publish->progress : NULL;
-    sender->progress_context = publish->progress_context;
-    if (!sender->progress || sender->progress_items)
-        return REFIT_OK;
     size_t count = refit_lead_replicas(sender->lead);
-    sender->progress_items = calloc(count, sizeof *sender->progress_items);
-    return sender->progress_items ? REFIT_OK
-                                  : refit_fail_alloc(err, "progress", count * sizeof *sender->progress_items);
+    struct refit_replica_progress *items = realloc(sender->progress_items, (count + 1) * sizeof *items);
+    if (items)
+        sender->progress_items = items;
+    else
+        sender->progress = NULL;
 }
 
 /* Nothing reads this rank's memory after the return, whatever the lead says or fails to say. */
@@ -112,8 +151,8 @@ enum refit_status refit_sender_publish_begin(struct refit_sender *sender, const 
     if (sender->publishing)
         return refit_fail(err, REFIT_BUSY, "a publish is under way; wait for its report");
     mine.status = check_publish(sender, publish, &mine);
-    if (mine.status == REFIT_OK)
-        mine.status = reserve_progress(sender, publish, &mine);
+    sender->progress = sender->lead ? publish->progress : NULL;
+    sender->progress_context = publish->progress_context;
     int len = snprintf(version, sizeof version, "%llu", (unsigned long long)publish->version);
     sender->deadline = refit_deadline_in_ms(deadline_of(publish));
     refit_sender_next_turn(sender);
@@ -125,6 +164,8 @@ enum refit_status refit_sender_publish_begin(struct refit_sender *sender, const 
     sender->freed = false;
     if (status != REFIT_OK)
         give_up(sender);
+    else if (sender->progress)
+        reserve_progress(sender);
     return status;
 }
 

@@ -60,9 +60,10 @@ static enum refit_status check_config(const struct refit_sender_config *config, 
 static enum refit_status open_lead(struct refit_sender *sender, const struct refit_sender_config *config, int own,
                                    struct refit_error *err)
 {
-    struct refit_lead_config lead = {.ranks = config->ranks, .replicas = config->replicas,
-                                     .replica_count = config->replica_count, .name = config->name,
-                                     .takeover = config->takeover != 0, .transport = config->transport};
+    struct refit_lead_config lead = {.ranks = config->ranks,
+                                     .members = {.texts = config->replicas, .count = config->replica_count,
+                                                 .list = config->members},
+                                     .name = config->name, .takeover = config->takeover != 0, .transport = config->transport};
     const struct refit_credentials_config credentials = {.cacert = config->cacert, .cert = config->cert, .key = config->key,
                                                          .token_file = config->token_file,
                                                          .plaintext_tokens = config->insecure_plaintext_tokens != 0};

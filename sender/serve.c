@@ -16,6 +16,7 @@
 #define SERVED_SEND_MS 30000
 #define STREAMS_DEFAULT 2
 #define DIAL_AGAIN_MS 100
+#define DIALS_MAX 20 /* beyond the first, by a receiver that had dropped this rank */
 
 /* One order being carried out. */
 struct service {
@@ -26,6 +27,7 @@ struct service {
     struct refit_served served;
     json_t *order; /* the texts below are borrowed from it */
     const char *refit_id, *destination;
+    uint32_t first_rank, rank_count;
     const json_t *card;
     const struct refit_transport *transport;
     uint8_t token[REFIT_TOKEN_BYTES];
@@ -54,6 +56,12 @@ char *refit_serve_order_text(const struct refit_serve_order *order, size_t *len)
                              "attempt", refit_json_u64(order->attempt), "refit", order->refit_id, "token", order->token,
                              "card", order->card, "transport", order->transport, "destination", order->destination,
                              "check_source", (int)order->check_source, "deadline_ms", (json_int_t)order->deadline_ms);
+    if (json) {
+        json_object_set_new(json, "first_rank", json_integer(order->first_rank));
+        json_object_set_new(json, "rank_count", json_integer(order->rank_count));
+        if (order->unchanged)
+            json_object_set_new(json, "unchanged", json_deep_copy(order->unchanged));
+    }
     char *text = json ? refit_json_canonical(json, len) : NULL;
     json_decref(json);
     return text;
@@ -93,7 +101,7 @@ static enum refit_status read_order(struct service *service, struct refit_error 
     static const char *what = "the lead's order";
     const json_t *order = service->order;
     const char *token = NULL, *transport = NULL;
-    int64_t replica = 0, deadline_ms = 0;
+    int64_t replica = 0, deadline_ms = 0, first_rank = 0, rank_count = 0;
     enum refit_status status = refit_json_get_int(order, "replica", what, 0, UINT32_MAX, &replica, err);
     if (status == REFIT_OK)
         status = refit_json_get_u64(order, "attempt", what, &service->served.attempt, err);
@@ -110,6 +118,12 @@ static enum refit_status read_order(struct service *service, struct refit_error 
         status = refit_json_get_string(order, "transport", what, &transport, err);
     if (status == REFIT_OK)
         status = refit_json_opt_bool(order, "check_source", what, &service->check_source, err);
+    if (status == REFIT_OK)
+        status = refit_json_get_int(order, "first_rank", what, 0, REFIT_RANKS_MAX, &first_rank, err);
+    if (status == REFIT_OK)
+        status = refit_json_get_int(order, "rank_count", what, 0, REFIT_RANKS_MAX, &rank_count, err);
+    service->first_rank = (uint32_t)first_rank;
+    service->rank_count = (uint32_t)rank_count;
     service->deadline = refit_deadline_in_ms(deadline_ms);
     return status == REFIT_OK ? read_transport(service, token, transport, err) : status;
 }
@@ -164,6 +178,24 @@ static enum refit_status connect_endpoint(const struct service *service, struct 
     return status;
 }
 
+/* A receiver drops who seems silent, and takes it back when it dials again. One whose refit has ended, or that is gone, does
+ * not: then the loss it was. */
+static enum refit_status serve_until_done(const struct service *service, struct refit_endpoint *endpoint,
+                                          struct refit_error *err)
+{
+    struct refit_error refused;
+    enum refit_status status = connect_endpoint(service, endpoint, err);
+    for (unsigned dials = 0; status == REFIT_OK; dials++) {
+        status = service->transport->wait_done(endpoint, service->deadline, err);
+        if (status != REFIT_PEER || dials == DIALS_MAX || !pause_service(service))
+            break;
+        if (service->transport->connect(endpoint, service->card, service->deadline, &refused) != REFIT_OK)
+            break;
+        status = REFIT_OK;
+    }
+    return status;
+}
+
 static enum refit_status move_bytes(struct service *service, struct refit_plan *plan, struct refit_tally *tally,
                                     struct refit_error *err)
 {
@@ -173,7 +205,7 @@ static enum refit_status move_bytes(struct service *service, struct refit_plan *
         .role = REFIT_HOLDER,
         .refit_id = service->refit_id,
         .plan = plan,
-        .rank = server->config.rank,
+        .holder = server->config.rank,
         .arenas = &service->arena,
         .arena_count = 1,
         .tally = tally,
@@ -187,49 +219,76 @@ static enum refit_status move_bytes(struct service *service, struct refit_plan *
         return status;
     status = set_endpoint(service, endpoint, err);
     if (status == REFIT_OK)
-        status = connect_endpoint(service, endpoint, err);
-    if (status == REFIT_OK)
-        status = transport->wait_done(endpoint, service->deadline, err);
+        status = serve_until_done(service, endpoint, err);
     close_endpoint(service, endpoint);
     return status;
 }
 
-static enum refit_status serve_plan(struct service *service, struct refit_plan *plan, struct refit_tally *tally,
-                                    struct refit_error *err)
+/* What this rank sent, and what it holds afterwards. */
+struct account {
+    struct refit_tally *sent, *again;
+};
+
+/* `unchanged` NULL: everything. */
+static enum refit_status find_plan(const struct service *service, const json_t *unchanged, struct refit_plan **plan,
+                                   struct refit_error *err)
 {
-    size_t edges = 0;
-    refit_plan_edges(plan, &edges);
-    if (edges == 0)
-        return REFIT_OK;
-    enum refit_status status = move_bytes(service, plan, tally, err);
-    if (status == REFIT_OK && service->check_source)
-        status = refit_check_source(plan, service->arena, tally, err);
-    return status;
+    struct refit_plan_part part = {.layout = service->destination, .first_rank = service->first_rank,
+                                   .rank_count = service->rank_count, .unchanged = unchanged};
+    return refit_plan_cache_get(service->plans, &part, plan, err);
 }
 
-static enum refit_status serve(struct service *service, struct refit_tally **tally, struct refit_error *err)
+/* Of everything, also what was said to be unchanged and so was not sent: that is checked as well. */
+static enum refit_status check(const struct service *service, struct refit_tally *again, struct refit_error *err)
 {
     struct refit_plan *plan = NULL;
-    if (!service->plans)
-        return refit_fail(err, REFIT_INVALID, "nothing is registered");
-    enum refit_status status = refit_plan_cache_get(service->plans, service->destination, &plan, err);
-    if (status != REFIT_OK)
-        return status;
-    uint32_t tensors = refit_layout_tensor_count(refit_plan_destination(plan));
-    *tally = refit_tally_create(tensors);
-    status = *tally ? serve_plan(service, plan, *tally, err)
-                    : refit_fail_alloc(err, "a tally", tensors * sizeof(struct refit_digest));
+    enum refit_status status = find_plan(service, NULL, &plan, err);
+    if (status == REFIT_OK)
+        status = refit_check_source(plan, service->server->config.rank, service->arena, again, err);
     refit_plan_release(plan);
     return status;
 }
 
-static void answer(struct service *service, const struct refit_tally *tally)
+static enum refit_status serve_plan(struct service *service, struct refit_plan *plan, struct account *account,
+                                    struct refit_error *err)
+{
+    size_t edges = 0;
+    refit_plan_edges(plan, &edges);
+    enum refit_status status = edges ? move_bytes(service, plan, account->sent, err) : REFIT_OK;
+    /* A replica that has got all may let go of a rank that it never needed. That one's memory is checked all the same. */
+    struct refit_error unchecked;
+    if (!service->check_source || (status != REFIT_OK && !refit_served_is_let_go(status)))
+        return status;
+    enum refit_status checked = check(service, account->again, &unchecked);
+    if (status == REFIT_OK && checked != REFIT_OK && err)
+        *err = unchecked;
+    return status == REFIT_OK ? checked : status;
+}
+
+static enum refit_status serve(struct service *service, struct account *account, struct refit_error *err)
+{
+    struct refit_plan *plan = NULL;
+    if (!service->plans)
+        return refit_fail(err, REFIT_INVALID, "nothing is registered");
+    enum refit_status status = find_plan(service, json_object_get(service->order, "unchanged"), &plan, err);
+    if (status != REFIT_OK)
+        return status;
+    uint32_t tensors = refit_layout_tensor_count(refit_plan_destination(plan));
+    account->sent = refit_tally_create(tensors);
+    account->again = refit_tally_create(tensors);
+    status = account->sent && account->again ? serve_plan(service, plan, account, err)
+                                             : refit_fail_alloc(err, "a tally", tensors * sizeof(struct refit_digest));
+    refit_plan_release(plan);
+    return status;
+}
+
+static void answer(struct service *service, const struct account *account)
 {
     struct refit_buf body;
     struct refit_error err;
     refit_buf_init(&body, SERVED_MAX);
     bool ok = service->served.outcome.status == REFIT_OK;
-    if (!refit_served_write(&body, &service->served, ok ? tally : NULL))
+    if (!refit_served_write(&body, &service->served, ok ? account->sent : NULL, account->again))
         refit_log(REFIT_LOG_ERROR, "out of memory for the account of refit %s", service->refit_id);
     else if (refit_ranks_send(service->server->ranks, 0, REFIT_MESSAGE_SERVED, body.data, body.len,
                               refit_deadline_in_ms(SERVED_SEND_MS), &err) != REFIT_OK)
@@ -254,11 +313,12 @@ static void end_service(struct service *service)
 
 static void carry_out(struct service *service)
 {
-    struct refit_tally *tally = NULL;
+    struct account account = {0};
     if (service->served.outcome.status == REFIT_OK)
-        service->served.outcome.status = serve(service, &tally, &service->served.outcome);
-    answer(service, tally);
-    refit_tally_destroy(tally);
+        service->served.outcome.status = serve(service, &account, &service->served.outcome);
+    answer(service, &account);
+    refit_tally_destroy(account.sent);
+    refit_tally_destroy(account.again);
     end_service(service);
 }
 

@@ -23,6 +23,8 @@ struct refit_serve_order {
     const json_t *card;
     const char *transport;
     const char *destination; /* the layout's digest */
+    uint32_t first_rank, rank_count; /* of the destination's ranks */
+    const json_t *unchanged; /* names of tensors that are not sent; NULL: none */
     bool check_source;
     int64_t deadline_ms;     /* from now */
 };

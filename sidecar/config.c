@@ -64,6 +64,10 @@ static const struct option options[] = {
     {"socket", TEXT, AT(socket), "/run/refit/refitd.sock", 0, 0, NULL, "Unix socket where engines attach"},
     {"state-file", TEXT, AT(state_file), "", 0, 0, NULL, "what a restarted refitd goes on from; empty: SOCKET.state"},
     {"ranks", NUMBER, AT(ranks), "1", 1, 65536, NULL, "engine processes of this replica"},
+    {"first-rank", NUMBER, AT(first_rank), "0", 0, 65535, NULL,
+     "of a replica that spans several refitd: the ranks served here begin with it"},
+    {"ranks-total", NUMBER, AT(ranks_total), "0", 0, 65536, NULL,
+     "ranks of the whole replica; 0: those of --ranks are all"},
     {"slots", NUMBER, AT(slots), "2", 2, 16, NULL, "whole copies of the weights kept"},
     {"slot-bytes", BYTES, AT(slot_bytes), "0", 0, 0, NULL,
      "bytes per slot and rank, reserved at start; 0: sized by --layout, or by the first engine"},
@@ -87,6 +91,10 @@ static const struct option options[] = {
     {"staged-ttl", DURATION, AT(staged_ttl_ms), "10m", 1, 0, NULL,
      "a staged refit that nobody commits aborts itself after this"},
     {"lead-ttl", DURATION, AT(lead_ttl_ms), "15s", 1, 0, NULL, "a lead that was silent this long may be replaced"},
+    {"relay-silence", DURATION, AT(relay_silence_ms), "500ms", 1, 3600000, NULL,
+     "a member of the fleet that owes bytes and is silent this long is passed by"},
+    {"relay-stall", DURATION, AT(relay_stall_ms), "2s", 1, 3600000, NULL,
+     "one that lives but delivers nothing while others do, or has not dialled, is passed by after this"},
     {"ready-min-version", NUMBER, AT(ready_min_version), "0", 0, INT64_MAX, NULL, "ready only from this version on"},
     {"startup-needs-weights", BOOL, AT(startup_needs_weights), "false", 0, 0, NULL,
      "/startupz also waits for a first version"},
@@ -421,6 +429,12 @@ static enum refit_status check(const struct refit_config *config, struct refit_e
     if (config->initial_checkpoint[0] && !config->checkpoint_root[0])
         return refit_fail(err, REFIT_INVALID, "--initial-checkpoint %s: --checkpoint-root is needed beside it",
                           config->initial_checkpoint);
+    if (config->ranks_total && config->first_rank + config->ranks > config->ranks_total)
+        return refit_fail(err, REFIT_INVALID, "--first-rank %" PRIu64 ": with --ranks %" PRIu64
+                          " it is beyond --ranks-total %" PRIu64, config->first_rank, config->ranks, config->ranks_total);
+    if (!config->ranks_total && config->first_rank)
+        return refit_fail(err, REFIT_INVALID, "--first-rank %" PRIu64 ": --ranks-total is needed beside it",
+                          config->first_rank);
     if (config->deadline_ms > config->deadline_max_ms)
         return refit_fail(err, REFIT_INVALID, "--deadline: longer than --deadline-max");
     return REFIT_OK;

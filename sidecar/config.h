@@ -48,7 +48,7 @@ struct refit_config {
     /* the replica */
     char socket[REFIT_CONFIG_TEXT_MAX];
     char state_file[REFIT_CONFIG_TEXT_MAX];
-    uint64_t ranks, slots, slot_bytes;
+    uint64_t ranks, first_rank, ranks_total, slots, slot_bytes;
     uint64_t protection; /* enum refit_protection */
     char layout[REFIT_CONFIG_TEXT_MAX];
     uint64_t adopt_timeout_ms;
@@ -59,6 +59,7 @@ struct refit_config {
     char initial_label[64];
     uint64_t streams, rate, nice;
     uint64_t deadline_ms, deadline_max_ms, staged_ttl_ms, lead_ttl_ms;
+    uint64_t relay_silence_ms, relay_stall_ms;
     /* probes */
     uint64_t ready_min_version;
     bool startup_needs_weights;

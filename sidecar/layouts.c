@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "layouts/plan_json.h"
 #include "sidecar/routes.h"
 
 static bool is_digest(const char *text)
@@ -44,25 +45,6 @@ void refit_handle_layout(const struct refit_call *call, struct refit_reply *repl
     refit_layout_release(layout);
 }
 
-static json_t *plan_json(const struct refit_plan *plan)
-{
-    size_t count;
-    const struct refit_edge *edges = refit_plan_edges(plan, &count);
-    json_t *list = json_array();
-    uint64_t ops = 0;
-    for (size_t i = 0; i < count; i++) {
-        ops += edges[i].ops;
-        json_array_append_new(list,
-                              json_pack("{s:I, s:I, s:o, s:o, s:I}", "source_rank", (json_int_t)edges[i].source_rank,
-                                        "destination_rank", (json_int_t)edges[i].destination_rank, "bytes",
-                                        refit_json_u64(edges[i].bytes), "ops", refit_json_u64(edges[i].ops), "batches",
-                                        (json_int_t)edges[i].batches));
-    }
-    return json_pack("{s:s, s:s, s:o, s:o, s:o}", "source", refit_layout_digest(refit_plan_source(plan)), "destination",
-                     refit_layout_digest(refit_plan_destination(plan)), "bytes", refit_json_u64(refit_plan_bytes(plan)),
-                     "ops", refit_json_u64(ops), "edges", list);
-}
-
 void refit_handle_plan(const struct refit_call *call, struct refit_reply *reply)
 {
     static const char *const known[] = {"source", NULL};
@@ -81,6 +63,6 @@ void refit_handle_plan(const struct refit_call *call, struct refit_reply *reply)
         refit_reply_error(reply, &err, NULL, 0);
         return;
     }
-    refit_reply_json(reply, 200, plan_json(plan));
+    refit_reply_json(reply, 200, refit_plan_json(plan));
     refit_plan_release(plan);
 }

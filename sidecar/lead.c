@@ -109,7 +109,10 @@ void refit_handle_host(const struct refit_call *call, struct refit_reply *reply)
         if (refit_receiver_card(call->receiver, (*t)->name, &card, NULL) == REFIT_OK)
             json_object_set_new(transports, (*t)->name, card);
     }
-    refit_reply_json(reply, 200, json_pack("{s:s, s:o, s:o, s:o}", "boot_id", boot_id, "transports", transports, "topology",
-                                           refit_topology_of_one(*boot_id ? boot_id : "unknown", now.bank.ranks), "binding",
-                                           binding_json(&now)));
+    json_t *ranks =
+        json_pack("{s:I, s:I}", "first", (json_int_t)now.bank.first_rank, "count", (json_int_t)now.bank.ranks);
+    refit_reply_json(reply, 200,
+                     json_pack("{s:s, s:o, s:o, s:o, s:o}", "boot_id", boot_id, "ranks", ranks, "transports", transports,
+                               "topology", refit_topology_of_one(*boot_id ? boot_id : "unknown", now.bank.ranks),
+                               "binding", binding_json(&now)));
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "receiver/fleet.h"
 #include "sidecar/routes.h"
 
 static enum refit_status read_commit_mode(const struct refit_call *call, struct refit_request *request,
@@ -41,6 +42,7 @@ static enum refit_status read_texts(const struct refit_call *call, struct refit_
         {"transport", request->transport, sizeof request->transport},
         {"digest", request->digest, sizeof request->digest},
         {"kv", request->kv, sizeof request->kv},
+        {"resume", request->resume, sizeof request->resume},
     };
     for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
         enum refit_status status = refit_call_text(call, members[i].key, "refit", members[i].out, members[i].size, err);
@@ -50,12 +52,27 @@ static enum refit_status read_texts(const struct refit_call *call, struct refit_
     return REFIT_OK;
 }
 
+/* A member that was started anew has other cards; it is the same fleet. */
+static void forget_cards(json_t *body)
+{
+    size_t i;
+    json_t *member;
+    json_array_foreach(json_object_get(json_object_get(body, "fleet"), "members"), i, member)
+    {
+        json_object_del(member, "tcp");
+        json_object_del(member, "local");
+    }
+}
+
 /* So that the same request sent again is known as the same, whatever order its members have. */
 static enum refit_status digest_body(const struct refit_call *call, struct refit_request *request,
                                      struct refit_error *err)
 {
     size_t len = 0;
-    char *text = refit_json_canonical(call->json, &len);
+    json_t *body = json_deep_copy(call->json);
+    forget_cards(body);
+    char *text = body ? refit_json_canonical(body, &len) : NULL;
+    json_decref(body);
     if (!text)
         return refit_fail_alloc(err, "the canonical request", call->body_len);
     refit_sha256_hex(text, len, request->body_digest);
@@ -63,11 +80,57 @@ static enum refit_status digest_body(const struct refit_call *call, struct refit
     return REFIT_OK;
 }
 
+static enum refit_status read_ranks(const struct refit_call *call, struct refit_request *request,
+                                    struct refit_error *err)
+{
+    static const char *const known[] = {"first", "count", NULL};
+    const json_t *ranks = json_object_get(call->json, "ranks");
+    int64_t first = 0, count = 0;
+    if (!ranks)
+        return REFIT_OK;
+    if (!json_is_object(ranks))
+        return refit_fail(err, REFIT_INVALID, "refit: \"ranks\" must be an object");
+    enum refit_status status = refit_json_known(ranks, "ranks", known, err);
+    if (status == REFIT_OK)
+        status = refit_json_get_int(ranks, "first", "ranks", 0, REFIT_RANKS_MAX - 1, &first, err);
+    if (status == REFIT_OK)
+        status = refit_json_get_int(ranks, "count", "ranks", 1, REFIT_RANKS_MAX, &count, err);
+    request->first_rank = (uint32_t)first;
+    request->rank_count = (uint32_t)count;
+    return status;
+}
+
+static enum refit_status read_unchanged(const struct refit_call *call, struct refit_request *request,
+                                        struct refit_error *err)
+{
+    static const char *const known[] = {"since", "tensors", NULL};
+    const json_t *unchanged = json_object_get(call->json, "unchanged");
+    if (!unchanged)
+        return REFIT_OK;
+    if (!json_is_object(unchanged))
+        return refit_fail(err, REFIT_INVALID, "refit: \"unchanged\" must be an object");
+    enum refit_status status = refit_json_known(unchanged, "unchanged", known, err);
+    if (status == REFIT_OK)
+        status = refit_json_get_u64(unchanged, "since", "unchanged", &request->unchanged_since, err);
+    if (status == REFIT_OK && request->unchanged_since == 0)
+        status = refit_fail(err, REFIT_INVALID, "unchanged: \"since\" must be a version, 1 or more");
+    request->unchanged = json_object_get(unchanged, "tensors");
+    return status;
+}
+
+static enum refit_status read_fleet(const struct refit_call *call, struct refit_request *request,
+                                    struct refit_error *err)
+{
+    const json_t *fleet = json_object_get(call->json, "fleet");
+    return fleet ? refit_fleet_from_json(fleet, &request->fleet, err) : REFIT_OK;
+}
+
 static enum refit_status read_request(const struct refit_call *call, struct refit_request *request,
                                       struct refit_error *err)
 {
     static const char *const known[] = {"version",   "label",  "epoch", "publish_id",  "source", "checkpoint",
-                                        "transport", "commit", "kv",    "deadline_ms", "digest", NULL};
+                                        "transport", "commit", "kv",    "deadline_ms", "digest", "ranks",
+                                        "fleet",     "unchanged", "resume", NULL};
     enum refit_status status = refit_json_known(call->json, "refit", known, err);
     if (status == REFIT_OK)
         status = refit_json_get_u64(call->json, "version", "refit", &request->version, err);
@@ -79,6 +142,12 @@ static enum refit_status read_request(const struct refit_call *call, struct refi
         status = read_texts(call, request, err);
     if (status == REFIT_OK)
         status = read_commit_mode(call, request, err);
+    if (status == REFIT_OK)
+        status = read_ranks(call, request, err);
+    if (status == REFIT_OK)
+        status = read_unchanged(call, request, err);
+    if (status == REFIT_OK)
+        status = read_fleet(call, request, err);
     if (status == REFIT_OK)
         status = digest_body(call, request, err);
     return status;
@@ -96,6 +165,8 @@ static void answer_ticket(const struct refit_call *call, struct refit_ticket *ti
     print_token(ticket->token, token);
     json_t *body = json_pack("{s:s, s:b, s:s, s:s}", "id", ticket->id, "existing", (int)ticket->existing, "token",
                              token, "instance", refit_receiver_instance(call->receiver));
+    if (body && json_object_get(call->json, "unchanged"))
+        json_object_set_new(body, "unchanged", json_boolean(ticket->unchanged));
     if (body && ticket->card)
         json_object_set_new(body, "card", ticket->card);
     else
@@ -119,28 +190,65 @@ static void answer_refusal(const struct refit_call *call, const struct refit_err
         refit_reply_error(reply, err, NULL, 0);
 }
 
-void refit_handle_begin(const struct refit_call *call, struct refit_reply *reply)
+static void begin(const struct refit_call *call, const struct refit_request *request, struct refit_reply *reply)
 {
-    struct refit_request request = {0};
     struct refit_ticket ticket = {0};
     struct refit_error err;
-    enum refit_status status = read_request(call, &request, &err);
-    if (status) {
-        refit_reply_error(reply, &err, NULL, 0);
-        return;
-    }
-    status = refit_receiver_begin(call->receiver, &request, &ticket, &err);
+    enum refit_status status = refit_receiver_begin(call->receiver, request, &ticket, &err);
     if (status) {
         answer_refusal(call, &err, reply);
         return;
     }
     if (!ticket.existing) {
-        refit_traffic_note(call->traffic, ticket.id, &request);
-        refit_audit(call->client, "begin", refit_log_text("refit", ticket.id), refit_log_u64("version", request.version),
-                    refit_log_text("label", request.label), refit_log_u64("epoch", request.epoch),
-                    refit_log_text("from", request.checkpoint[0] ? request.checkpoint : request.source));
+        refit_traffic_note(call->traffic, ticket.id, request);
+        refit_audit(call->client, "begin", refit_log_text("refit", ticket.id), refit_log_u64("version", request->version),
+                    refit_log_text("label", request->label), refit_log_u64("epoch", request->epoch),
+                    refit_log_text("from", request->checkpoint[0] ? request->checkpoint : request->source));
     }
     answer_ticket(call, &ticket, reply);
+}
+
+void refit_handle_begin(const struct refit_call *call, struct refit_reply *reply)
+{
+    struct refit_request request = {0};
+    struct refit_error err;
+    if (read_request(call, &request, &err))
+        refit_reply_error(reply, &err, NULL, 0);
+    else
+        begin(call, &request, reply);
+    refit_fleet_release(request.fleet);
+}
+
+static json_t *holder_json(const struct refit_holder_view *view)
+{
+    return json_pack("{s:s, s:s, s:I, s:o}", "name", view->name, "state", refit_holder_condition_name(view->condition),
+                     "owed", (json_int_t)view->owed, "bytes", refit_json_u64(view->bytes));
+}
+
+void refit_handle_holders(const struct refit_call *call, struct refit_reply *reply)
+{
+    struct refit_holder_view views[REFIT_HOLDERS_SHOWN];
+    struct refit_session_snapshot now;
+    struct refit_error err;
+    uint32_t count;
+    enum refit_status status = refit_receiver_session(call->receiver, call->param, &now, &err);
+    if (status == REFIT_OK)
+        status = refit_receiver_holders(call->receiver, call->param, views, &count, &err);
+    if (status) {
+        refit_reply_error(reply, &err, NULL, 0);
+        return;
+    }
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < count; i++)
+        json_array_append_new(list, holder_json(&views[i]));
+    const struct refit_supplied *s = &now.supplied;
+    refit_reply_json(reply, 200,
+                     json_pack("{s:s, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "id", now.id, "members",
+                               (json_int_t)now.members, "serving", (json_int_t)now.serving, "origin_bytes",
+                               refit_json_u64(s->origin_bytes), "domain_bytes", refit_json_u64(s->domain_bytes),
+                               "fleet_bytes", refit_json_u64(s->fleet_bytes), "excess_bytes",
+                               refit_json_u64(s->excess_bytes), "kept_bytes", refit_json_u64(s->kept_bytes), "holders",
+                               list));
 }
 
 void refit_handle_latest(const struct refit_call *call, struct refit_reply *reply)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define SMALL (64u << 10)
+#define FLEET_BYTES (4u << 20) /* a refit names members with their cards, and tensors that are unchanged */
 #define SOURCE_BYTES (64u << 20)
 #define REQUEST_MS 30000
 #define SOURCE_MS 60000
@@ -17,14 +18,19 @@ const struct refit_route refit_control_table[] = {
     {"GET", "/v1/layout", REFIT_ROUTE_WORKER, refit_handle_layout, 0, REQUEST_MS, false},
     {"GET", "/v1/host", REFIT_ROUTE_LOOP, refit_handle_host, 0, REQUEST_MS, false},
     {"POST", "/v1/plan", REFIT_ROUTE_WORKER, refit_handle_plan, SMALL, REQUEST_MS, false},
-    {"POST", "/refit", REFIT_ROUTE_WORKER, refit_handle_begin, SMALL, REQUEST_MS, false},
+    {"POST", "/refit", REFIT_ROUTE_WORKER, refit_handle_begin, FLEET_BYTES, REQUEST_MS, false},
     {"GET", "/refit", REFIT_ROUTE_LOOP, refit_handle_latest, 0, REQUEST_MS, false},
     {"GET", "/refit/{}", REFIT_ROUTE_WATCH, NULL, 0, REQUEST_MS, false},
+    {"GET", "/refit/{}/holders", REFIT_ROUTE_LOOP, refit_handle_holders, 0, REQUEST_MS, false},
     {"GET", "/refit/{}/events", REFIT_ROUTE_EVENTS, NULL, 0, REQUEST_MS, false},
     {"POST", "/refit/{}/commit", REFIT_ROUTE_WORKER, refit_handle_commit, SMALL, REQUEST_MS, false},
     {"POST", "/refit/{}/abort", REFIT_ROUTE_WORKER, refit_handle_abort, SMALL, REQUEST_MS, false},
+    {"POST", "/v1/serve", REFIT_ROUTE_WORKER, refit_handle_serve, SMALL, REQUEST_MS, false},
+    {"GET", "/v1/serve", REFIT_ROUTE_LOOP, refit_handle_serves, 0, REQUEST_MS, false},
+    {"POST", "/v1/serve/{}/end", REFIT_ROUTE_WORKER, refit_handle_serve_end, SMALL, REQUEST_MS, false},
     {"GET", "/v1/weights", REFIT_ROUTE_LOOP, refit_handle_weights, 0, REQUEST_MS, false},
     {"POST", "/rollback", REFIT_ROUTE_WORKER, refit_handle_rollback, SMALL, REQUEST_MS, false},
+    {"POST", "/v1/hold", REFIT_ROUTE_WORKER, refit_handle_hold, SMALL, REQUEST_MS, false},
     {"POST", "/v1/release", REFIT_ROUTE_WORKER, refit_handle_release, SMALL, REQUEST_MS, false},
     {"POST", "/v1/quarantine", REFIT_ROUTE_WORKER, refit_handle_quarantine, SMALL, REQUEST_MS, false},
     {"GET", "/", REFIT_ROUTE_LOOP, refit_handle_page, 0, REQUEST_MS, false},

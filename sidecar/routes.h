@@ -62,11 +62,16 @@ void refit_handle_layout(const struct refit_call *call, struct refit_reply *repl
 void refit_handle_host(const struct refit_call *call, struct refit_reply *reply);
 void refit_handle_plan(const struct refit_call *call, struct refit_reply *reply);
 void refit_handle_begin(const struct refit_call *call, struct refit_reply *reply);
+void refit_handle_holders(const struct refit_call *call, struct refit_reply *reply);
+void refit_handle_serve(const struct refit_call *call, struct refit_reply *reply);
+void refit_handle_serves(const struct refit_call *call, struct refit_reply *reply);
+void refit_handle_serve_end(const struct refit_call *call, struct refit_reply *reply);
 void refit_handle_latest(const struct refit_call *call, struct refit_reply *reply);
 void refit_handle_commit(const struct refit_call *call, struct refit_reply *reply);
 void refit_handle_abort(const struct refit_call *call, struct refit_reply *reply);
 void refit_handle_weights(const struct refit_call *call, struct refit_reply *reply);
 void refit_handle_rollback(const struct refit_call *call, struct refit_reply *reply);
+void refit_handle_hold(const struct refit_call *call, struct refit_reply *reply);
 void refit_handle_release(const struct refit_call *call, struct refit_reply *reply);
 void refit_handle_quarantine(const struct refit_call *call, struct refit_reply *reply);
 void refit_handle_livez(const struct refit_call *call, struct refit_reply *reply);

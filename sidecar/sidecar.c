@@ -230,6 +230,8 @@ static void fill_receiver_config(const struct refit_sidecar *sidecar, const char
     const struct refit_config *config = sidecar->config;
     *out = (struct refit_receiver_config){
         .bank = {.ranks = (uint32_t)config->ranks,
+                 .first_rank = (uint32_t)config->first_rank,
+                 .ranks_total = (uint32_t)config->ranks_total,
                  .slots = (uint32_t)config->slots,
                  .slot_bytes = config->slot_bytes,
                  .protection = (enum refit_protection)config->protection,
@@ -246,6 +248,8 @@ static void fill_receiver_config(const struct refit_sidecar *sidecar, const char
         .deadline_max_ms = (int64_t)config->deadline_max_ms,
         .staged_ttl_ms = (int64_t)config->staged_ttl_ms,
         .lead_ttl_ms = (int64_t)config->lead_ttl_ms,
+        .relay_silence_ms = (int64_t)config->relay_silence_ms,
+        .relay_stall_ms = (int64_t)config->relay_stall_ms,
         .verify = true,
     };
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "layouts/plan_json.h"
 
 #define EDGES_SHOWN 256 /* the largest */
 
@@ -35,13 +36,19 @@ static int larger_first(const void *a, const void *b)
     return x->bytes < y->bytes ? 1 : x->bytes > y->bytes ? -1 : 0;
 }
 
-static json_t *edges_json(const struct refit_edge *edges, size_t count)
+static json_t *edge_json(const struct refit_plan *plan, const struct refit_edge *edge)
+{
+    char from[64], to[64];
+    refit_group_format(refit_plan_group(plan, REFIT_SOURCE, edge->source_group), from, sizeof from);
+    refit_group_format(refit_plan_group(plan, REFIT_DESTINATION, edge->destination_group), to, sizeof to);
+    return json_pack("{s:s, s:s, s:o}", "source_ranks", from, "destination_ranks", to, "bytes", refit_json_u64(edge->bytes));
+}
+
+static json_t *edges_json(const struct refit_plan *plan, const struct refit_edge *edges, size_t count)
 {
     json_t *out = json_array();
     for (size_t i = 0; i < count && i < EDGES_SHOWN; i++)
-        json_array_append_new(out, json_pack("{s:I, s:I, s:o}", "source_rank", (json_int_t)edges[i].source_rank,
-                                             "destination_rank", (json_int_t)edges[i].destination_rank, "bytes",
-                                             refit_json_u64(edges[i].bytes)));
+        json_array_append_new(out, edge_json(plan, &edges[i]));
     return out;
 }
 
@@ -56,7 +63,7 @@ static json_t *sum_up(const struct refit_plan *plan)
     if (count)
         memcpy(sorted, edges, count * sizeof *sorted);
     qsort(sorted, count, sizeof *sorted, larger_first);
-    json_t *out = json_pack("{s:o, s:I}", "edges", edges_json(sorted, count), "more",
+    json_t *out = json_pack("{s:o, s:I}", "edges", edges_json(plan, sorted, count), "more",
                             (json_int_t)(count > EDGES_SHOWN ? count - EDGES_SHOWN : 0));
     free(sorted);
     return out;

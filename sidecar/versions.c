@@ -13,17 +13,21 @@ void refit_handle_weights(const struct refit_call *call, struct refit_reply *rep
     refit_reply_json(reply, 200, refit_health_weights_json(&now));
 }
 
-static enum refit_status read_rollback(const struct refit_call *call, uint64_t *version, char *kv, size_t size,
-                                       bool *quarantine, struct refit_error *err)
+static enum refit_status read_rollback(const struct refit_call *call, struct refit_rollback *rollback, char *kv,
+                                       size_t size, struct refit_error *err)
 {
-    static const char *const known[] = {"version", "kv", "quarantine", NULL};
+    static const char *const known[] = {"version", "kv", "quarantine", "hold", NULL};
+    bool held = true;
     enum refit_status status = refit_json_known(call->json, "rollback", known, err);
     if (status == REFIT_OK && json_object_get(call->json, "version"))
-        status = refit_json_get_u64(call->json, "version", "rollback", version, err);
+        status = refit_json_get_u64(call->json, "version", "rollback", &rollback->version, err);
     if (status == REFIT_OK)
         status = refit_call_text(call, "kv", "rollback", kv, size, err);
     if (status == REFIT_OK)
-        status = refit_json_opt_bool(call->json, "quarantine", "rollback", quarantine, err);
+        status = refit_json_opt_bool(call->json, "quarantine", "rollback", &rollback->quarantine, err);
+    if (status == REFIT_OK)
+        status = refit_json_opt_bool(call->json, "hold", "rollback", &held, err);
+    rollback->open = !held;
     return status;
 }
 
@@ -34,25 +38,36 @@ static uint64_t active_version(const struct refit_receiver_snapshot *now)
 
 void refit_handle_rollback(const struct refit_call *call, struct refit_reply *reply)
 {
-    uint64_t version = 0;
     char kv[16] = "";
-    bool quarantine = false;
+    struct refit_rollback rollback = {.kv = kv};
     struct refit_receiver_snapshot before;
     struct refit_version now;
     struct refit_error err;
-    enum refit_status status = read_rollback(call, &version, kv, sizeof kv, &quarantine, &err);
+    enum refit_status status = read_rollback(call, &rollback, kv, sizeof kv, &err);
     refit_receiver_read(call->receiver, &before);
     if (status == REFIT_OK)
-        status = refit_receiver_rollback(call->receiver, version, kv, quarantine, refit_deadline_in_ms(ROLLBACK_MS),
-                                         &now, &err);
+        status = refit_receiver_rollback(call->receiver, &rollback, refit_deadline_in_ms(ROLLBACK_MS), &now, &err);
     if (status) {
         refit_reply_error(reply, &err, NULL, 0);
         return;
     }
     refit_audit(call->client, "rollback", refit_log_u64("from", active_version(&before)),
                 refit_log_u64("to", now.version), refit_log_text("digest", now.digest),
-                refit_log_bool("quarantine", quarantine));
-    refit_reply_json(reply, 200, json_pack("{s:o, s:b}", "active", refit_health_version_json(&now), "held", 1));
+                refit_log_bool("quarantine", rollback.quarantine));
+    refit_reply_json(reply, 200, json_pack("{s:o, s:b}", "active", refit_health_version_json(&now), "held", !rollback.open));
+}
+
+void refit_handle_hold(const struct refit_call *call, struct refit_reply *reply)
+{
+    static const char *const known[] = {NULL};
+    struct refit_error err;
+    if (refit_json_known(call->json, "hold", known, &err)) {
+        refit_reply_error(reply, &err, NULL, 0);
+        return;
+    }
+    refit_receiver_hold(call->receiver);
+    refit_audit(call->client, "hold");
+    refit_reply_json(reply, 200, json_pack("{s:b}", "held", 1));
 }
 
 void refit_handle_release(const struct refit_call *call, struct refit_reply *reply)

@@ -22,9 +22,13 @@ static enum refit_status check_config(const struct refit_endpoint_config *config
     if (config->streams < 1 || config->streams > REFIT_STREAMS_MAX)
         return refit_fail(err, REFIT_INVALID, "endpoint of refit %s: streams must be 1 to %d, found %u",
                           config->refit_id, REFIT_STREAMS_MAX, config->streams);
-    if (config->role == REFIT_HOLDER && (config->arena_count != 1 || !config->arenas[0]))
-        return refit_fail(err, REFIT_INVALID, "holder endpoint of refit %s: needs one arena, found %zu",
-                          config->refit_id, config->arena_count);
+    if (config->role == REFIT_HOLDER)
+        return REFIT_OK;
+    if (config->holder < 1 || config->holder > REFIT_HOLDERS_MAX)
+        return refit_fail(err, REFIT_INVALID, "receiver endpoint of refit %s: needs 1 to %u holders, found %u",
+                          config->refit_id, REFIT_HOLDERS_MAX, config->holder);
+    if (!config->inbox)
+        return refit_fail(err, REFIT_INVALID, "receiver endpoint of refit %s: no inbox", config->refit_id);
     return REFIT_OK;
 }
 

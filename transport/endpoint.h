@@ -13,16 +13,22 @@
 
 #define REFIT_ID_MAX 128      /* of a refit id, without a NUL */
 #define REFIT_STREAMS_MAX 16  /* connections of one holder */
+/* Batches that one holder owes beyond REFIT_GRANTS_PER_STREAM for each stream: enough that a thread which has landed a
+ * batch finds the next one granted, and that a relay has a choice of what to send first; so few that a slow holder does
+ * not hoard what others could send. */
+#define REFIT_QUEUE_MAX 4
+/* That one connection may owe: with `local` it is the holder's only one. */
+#define REFIT_OWED_MAX (REFIT_STREAMS_MAX * REFIT_GRANTS_PER_STREAM + REFIT_QUEUE_MAX)
 
 /* One role of one transport. Operations of the other role are NULL. */
 struct refit_endpoint_ops {
     enum refit_status (*card)(struct refit_endpoint *endpoint, json_t **out, struct refit_error *err);
     enum refit_status (*connect)(struct refit_endpoint *endpoint, const json_t *card, struct refit_deadline deadline,
                                  struct refit_error *err);
-    enum refit_status (*post)(struct refit_endpoint *endpoint, const struct refit_edge *edge, uint32_t batch,
-                              struct refit_error *err);
-    enum refit_status (*poll)(struct refit_endpoint *endpoint, struct refit_transfer_completion *out, size_t max,
-                              size_t *count, struct refit_deadline deadline, struct refit_error *err);
+    enum refit_status (*post)(struct refit_endpoint *endpoint, uint32_t holder, const struct refit_edge *edge,
+                              uint32_t batch, struct refit_error *err);
+    void (*look)(struct refit_endpoint *endpoint, uint32_t holder, struct refit_holder_state *out);
+    void (*drop)(struct refit_endpoint *endpoint, uint32_t holder);
     enum refit_status (*wait_done)(struct refit_endpoint *endpoint, struct refit_deadline deadline,
                                    struct refit_error *err);
     enum refit_status (*finish)(struct refit_endpoint *endpoint, struct refit_deadline deadline,

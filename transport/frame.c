@@ -2,6 +2,7 @@
 #include "transport/frame.h"
 
 #include <string.h>
+#include <sys/socket.h>
 
 void refit_digests_encode(const struct refit_segments *segments, size_t first, size_t count, uint8_t *out)
 {
@@ -29,4 +30,9 @@ enum refit_status refit_refusal_status(uint32_t code)
     case REFIT_NO_MEMORY: return (enum refit_status)code;
     default: return REFIT_PEER;
     }
+}
+
+bool refit_frame_post(int fd, const struct refit_frame *frame)
+{
+    return send(fd, frame, sizeof *frame, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof *frame;
 }

@@ -1,18 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Frames: what follows the greeting, in both directions and on both transports. 16 bytes, little-endian:
+ * Frames: what follows the greeting, in both directions and on both transports. 24 bytes, little-endian:
  *
- *   u32 type, u32 destination rank, u32 batch, u32 length
+ *   u32 type, u32 length, u64 edge digest, u32 batch, u32 argument
  *
- *   type     from      meaning of length, and what follows
- *   WELCOME  receiver  0: the greeting was accepted
- *   REFUSED  receiver  bytes of text that follow; batch holds the status
- *   GRANT    receiver  tcp: 0. local: the ring slot to fill plus 1, or 0 when the receiver pulls
- *   DONE     receiver  0: nothing more is needed
- *   DATA     holder    payload bytes that follow, then the trailer: u32 count, count digests of 16 bytes
- *   DIGESTS  holder    (local) digests in this packet; batch as granted, then u32 first, u32 count, the digests
+ *   type     from      meaning, and what follows
+ *   WELCOME  receiver  the greeting was accepted
+ *   REFUSED  receiver  `length` bytes of text follow; argument: the status
+ *   GRANT    receiver  edge, batch. local: argument is the ring slot to fill plus 1, or 0 when the receiver pulls
+ *   DONE     receiver  nothing more is needed
+ *   DATA     holder    edge, batch; `length` payload bytes follow, then the trailer: u32 count, count digests of 16
+ * bytes
+ *   DIGESTS  holder    (local) edge, batch; `length` digests in this packet, after u32 first, u32 total
  *   PIECES   holder    (local) see local_pieces.h
- *   BYE      holder    0: the answer to DONE
+ *   ALIVE    holder    a sign of life: something is owed
+ *   BYE      holder    the answer to DONE
+ *
+ * `length` is 0 where nothing follows.
  */
 #ifndef REFIT_TRANSPORT_FRAME_H
 #define REFIT_TRANSPORT_FRAME_H
@@ -22,7 +26,7 @@
 #include "base/error.h"
 #include "memory/ops.h"
 
-#define REFIT_FRAME_BYTES 16
+#define REFIT_FRAME_BYTES 24
 #define REFIT_REFUSAL_MAX 512 /* bytes of text */
 #define REFIT_DIGEST_BYTES 16
 
@@ -34,13 +38,16 @@ enum refit_frame_type {
     REFIT_FRAME_DATA = 0x41544144,    /* "DATA" */
     REFIT_FRAME_DIGESTS = 0x54534744, /* "DGST" */
     REFIT_FRAME_PIECES = 0x43454950,  /* "PIEC" */
+    REFIT_FRAME_ALIVE = 0x56494c41,   /* "ALIV" */
     REFIT_FRAME_BYE = 0x45594223,     /* "#BYE" */
 };
 
 struct refit_frame {
-    uint32_t type, destination_rank, batch, length;
+    uint32_t type, length;
+    uint64_t edge;
+    uint32_t batch, argument;
 };
-_Static_assert(sizeof(struct refit_frame) == REFIT_FRAME_BYTES, "a frame is its four little-endian words");
+_Static_assert(sizeof(struct refit_frame) == REFIT_FRAME_BYTES, "a frame travels as its little-endian fields");
 
 /* Digests as they travel: `count` of them starting with segment `first`, into `out`. */
 void refit_digests_encode(const struct refit_segments *segments, size_t first, size_t count, uint8_t *out);
@@ -49,5 +56,12 @@ bool refit_digests_match(const struct refit_segments *segments, size_t first, si
 
 /* The status a refusal may carry; anything else a peer sends becomes REFIT_PEER. */
 enum refit_status refit_refusal_status(uint32_t code);
+
+/* Never waits. False when it did not fit into the socket's buffer, and so when the connection is not worth keeping. */
+bool refit_frame_post(int fd, const struct refit_frame *frame);
+static inline bool refit_frame_post_type(int fd, enum refit_frame_type type)
+{
+    return refit_frame_post(fd, &(struct refit_frame){.type = type});
+}
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The greeting: what a holder sends first on every connection, and how it is judged. A head of fixed size, then one
- * entry of 12 bytes {u32 destination rank, u64 edge digest} per offered edge. Nothing is kept for a connection beyond
- * its head until the head's token is proven. The answer is a WELCOME or a REFUSED frame.
+ * The greeting: what a holder sends first on every connection, and how it is judged. A head of fixed size, then the
+ * digest (u64) of every edge that it offers. Nothing is kept for a connection beyond its head until the head's token
+ * is proven. The answer is a WELCOME or a REFUSED frame.
  *
- *   head: u32 magic, u32 protocol, u32 planner version, u32 flags, 16 bytes token, u32 source rank, u32 stream,
+ *   head: u32 magic, u32 protocol, u32 planner version, u32 flags, 16 bytes token, u32 holder, u32 stream,
  *         u32 streams, u32 edges, u32 id length, 128 bytes id (zero padded)
  */
 #ifndef REFIT_TRANSPORT_GREETING_H
@@ -13,17 +13,18 @@
 #include "base/buf.h"
 #include "transport/endpoint.h"
 
-#define REFIT_PROTOCOL_VERSION 1
+#define REFIT_PROTOCOL_VERSION 2
 #define REFIT_GREETING_MAGIC 0x54494652u /* "RFIT" */
 #define REFIT_GREETING_HEAD_BYTES (4 * 4 + REFIT_TOKEN_BYTES + 5 * 4 + REFIT_ID_MAX)
-#define REFIT_GREETING_EDGE_BYTES 12
+#define REFIT_GREETING_EDGE_BYTES 8
+#define REFIT_OFFER_MAX (1u << 20) /* edges of one holder */
 #define REFIT_GREETING_VERIFY 1u
 
 struct refit_greeting {
     uint32_t planner_version;
     bool verify;
     uint8_t token[REFIT_TOKEN_BYTES];
-    uint32_t source_rank, stream, streams, edges;
+    uint32_t holder, stream, streams, edges;
     char refit_id[REFIT_ID_MAX + 1];
 };
 
@@ -35,8 +36,8 @@ REFIT_MUST_CHECK enum refit_status refit_greeting_decode(const uint8_t *head, st
                                                          struct refit_error *err);
 bool refit_token_equal(const uint8_t *a, const uint8_t *b); /* in constant time */
 
-/* Does the offer fit the receiver: planner, verification, source rank, and the digest of each edge it would use? */
-REFIT_MUST_CHECK enum refit_status refit_greeting_check(const struct refit_greeting *greeting, const uint8_t *edges,
+/* Does it fit the receiver: planner, verification, holder's number? */
+REFIT_MUST_CHECK enum refit_status refit_greeting_check(const struct refit_greeting *greeting,
                                                         const struct refit_endpoint_config *receiver,
                                                         struct refit_error *err);
 
@@ -45,7 +46,5 @@ REFIT_MUST_CHECK enum refit_status refit_greeting_await(int fd, int wake, struct
                                                         struct refit_error *err);
 /* Best effort, never blocks. */
 void refit_greeting_refuse(int fd, const struct refit_error *why);
-/* False when it did not fit into the socket's buffer, and so when the connection is not worth keeping. */
-bool refit_frame_post(int fd, uint32_t type, uint32_t destination_rank, uint32_t batch, uint32_t length);
 
 #endif

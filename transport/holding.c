@@ -4,10 +4,16 @@
 enum refit_status refit_holding_init(struct refit_holding *holding, struct refit_endpoint *endpoint,
                                      struct refit_error *err)
 {
+    const struct refit_endpoint_config *config = &endpoint->config;
     pthread_condattr_t attributes;
-    *holding = (struct refit_holding){.endpoint = endpoint, .sent = refit_batch_set_create(endpoint->config.plan)};
+    *holding = (struct refit_holding){.endpoint = endpoint};
+    enum refit_status status = refit_view_of(config->plan, config->arenas, config->arena_count, &holding->view, err);
+    if (status != REFIT_OK)
+        return status;
+    holding->sent = refit_batch_set_create(config->plan);
     if (!holding->sent)
         return refit_fail_alloc(err, "a holder's ledger", sizeof *holding);
+    refit_rate_init(&holding->rate, config->rate_bytes_per_s);
     pthread_mutex_init(&holding->threads_lock, NULL);
     pthread_mutex_init(&holding->lock, NULL);
     pthread_condattr_init(&attributes);
@@ -20,29 +26,10 @@ enum refit_status refit_holding_init(struct refit_holding *holding, struct refit
 void refit_holding_release(struct refit_holding *holding)
 {
     refit_batch_set_destroy(holding->sent);
+    refit_rate_release(&holding->rate);
     pthread_cond_destroy(&holding->event);
     pthread_mutex_destroy(&holding->lock);
     pthread_mutex_destroy(&holding->threads_lock);
-}
-
-enum refit_status refit_holding_find(const struct refit_holding *holding, const struct refit_frame *frame,
-                                     const struct refit_edge **out, struct refit_error *err)
-{
-    const struct refit_endpoint_config *config = &holding->endpoint->config;
-    const struct refit_edge *edge = refit_plan_edge(config->plan, config->rank, frame->destination_rank);
-    if (!edge || frame->batch >= edge->batches)
-        return refit_fail(err, REFIT_PEER, "the receiver asked for batch %u of rank %u, which is not in the plan",
-                          frame->batch, frame->destination_rank);
-    *out = edge;
-    return REFIT_OK;
-}
-
-void refit_holding_tally(struct refit_holding *holding, const struct refit_edge *edge, uint32_t batch,
-                         const struct refit_segments *segments)
-{
-    const struct refit_endpoint_config *config = &holding->endpoint->config;
-    if (config->tally && config->verify && refit_batch_set_add(holding->sent, edge, batch))
-        refit_segments_tally(segments, config->tally);
 }
 
 enum refit_status refit_holding_reconnect(struct refit_holding *holding, struct refit_error *err)

@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A holder's ledger: which batches it may serve and has tallied, and how its connections ended. Shared by `tcp` and
- * `local`.
+ * The holding end of any transport: a ledger of what it tallied and how its connections ended, and the loop that serves
+ * one connection: grants in, batches out, signs of life between.
  */
 #ifndef REFIT_TRANSPORT_HOLDING_H
 #define REFIT_TRANSPORT_HOLDING_H
 
 #include "transport/batch_set.h"
 #include "transport/endpoint.h"
-#include "transport/frame.h"
+#include "transport/rate.h"
+#include "transport/stream.h"
+#include "transport/view.h"
 
 struct refit_holding {
     struct refit_endpoint *endpoint;
+    struct refit_view view;
+    struct refit_rate rate;
     pthread_mutex_t threads_lock; /* starting and joining threads; taken before `lock` */
     pthread_mutex_t lock;
     pthread_cond_t event;
@@ -21,15 +25,9 @@ struct refit_holding {
     struct refit_batch_set *sent; /* tallied */
 };
 
-enum refit_status refit_holding_init(struct refit_holding *holding, struct refit_endpoint *endpoint,
-                                     struct refit_error *err);
+REFIT_MUST_CHECK enum refit_status refit_holding_init(struct refit_holding *holding, struct refit_endpoint *endpoint,
+                                                      struct refit_error *err);
 void refit_holding_release(struct refit_holding *holding);
-
-/* The edge of a grant; REFIT_PEER when there is no such batch. */
-enum refit_status refit_holding_find(const struct refit_holding *holding, const struct refit_frame *frame,
-                                     const struct refit_edge **edge, struct refit_error *err);
-void refit_holding_tally(struct refit_holding *holding, const struct refit_edge *edge, uint32_t batch,
-                         const struct refit_segments *segments);
 
 /* Before dialling: nothing may be running. */
 enum refit_status refit_holding_reconnect(struct refit_holding *holding, struct refit_error *err);
@@ -40,5 +38,32 @@ void refit_holding_ended(struct refit_holding *holding, enum refit_status status
 enum refit_status refit_holding_wait(struct refit_holding *holding, struct refit_deadline deadline,
                                      struct refit_error *err);
 void refit_holding_stop(struct refit_holding *holding);
+
+/* ---- one connection ---- */
+
+struct refit_owed {
+    struct refit_frame grant;
+    const struct refit_edge *edge; /* of the holder's plan */
+};
+
+struct refit_serving {
+    struct refit_holding *holding;
+    struct refit_stream *stream; /* borrowed; of bytes or of packets, a frame is a frame */
+    /* Sends the batch, and leaves its segments there. */
+    enum refit_status (*send)(struct refit_serving *serving, const struct refit_owed *owed, struct refit_error *err);
+    const struct refit_segments *segments;
+    int news; /* eventfd: batches have landed; -1 unless a relay */
+    struct refit_owed owed[REFIT_OWED_MAX]; /* in the order in which they came */
+    unsigned owed_count;
+    bool done; /* the receiver needs no more */
+    struct refit_frame frame; /* being read */
+    size_t have;
+};
+
+/* The life of a connection, on its thread. REFIT_OK: the receiver needs no more. */
+enum refit_status refit_serving_run(struct refit_serving *serving, struct refit_error *err);
+/* Waits for the rate limit, with signs of life. Between frames only. */
+REFIT_MUST_CHECK enum refit_status refit_serving_pace(struct refit_serving *serving, uint64_t bytes,
+                                                      struct refit_error *err);
 
 #endif

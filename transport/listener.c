@@ -23,6 +23,7 @@
 #define PENDING_MAX 2048      /* connections whose greeting is being read or parked; the oldest makes room */
 #define CONNECTIONS_MAX 4096
 #define ACCEPT_PAUSE_MS 100
+#define OFFERED_MAX (64u << 20) /* bytes of edges of all greetings that are being read */
 #define FIXED_FDS 3           /* wake, tcp, local */
 #define RETIRED_MAX 64        /* refits whose endpoint has closed: who comes late to one is told at once */
 
@@ -59,25 +60,34 @@ struct refit_listener {
     atomic_uint connections; /* admitted and not closed yet */
     struct pending *pending[PENDING_MAX]; /* the thread's own; oldest first */
     size_t pending_count;
+    size_t offered;                       /* bytes of edges announced by those that proved their token */
     struct refit_deadline accept_again; /* out of descriptors: not before then */
 };
+
+static void offer_release(struct refit_listener *listener, struct pending *p)
+{
+    listener->offered -= p->edges.max_bytes;
+    refit_buf_release(&p->edges);
+    refit_buf_init(&p->edges, 0);
+}
 
 static void pending_close(struct refit_listener *listener, size_t index)
 {
     struct pending *p = listener->pending[index];
     refit_io_close(&p->fd);
-    refit_buf_release(&p->edges);
+    offer_release(listener, p);
     free(p);
     listener->pending_count--;
     memmove(listener->pending + index, listener->pending + index + 1,
             (listener->pending_count - index) * sizeof *listener->pending);
 }
 
-static void pending_refuse(struct pending *p, const struct refit_error *why)
+static void pending_refuse(struct refit_listener *listener, struct pending *p, const struct refit_error *why)
 {
     refit_log(REFIT_LOG_WARN, "bulk connection refused: %s", why->text);
     refit_greeting_refuse(p->fd, why);
     shutdown(p->fd, SHUT_WR);
+    offer_release(listener, p);
     p->phase = DRAIN;
     p->deadline = refit_deadline_in_ms(DRAIN_MS);
 }
@@ -109,8 +119,8 @@ static struct refit_gate *find_gate(struct refit_listener *listener, const struc
 static enum refit_status no_such_refit(const struct pending *p, struct refit_error *err)
 {
     /* Which of the two was wrong is not for a stranger to know. */
-    return refit_fail(err, REFIT_NOT_FOUND, "no refit with this id and token receives here over %s (source rank %u)",
-                      p->local ? "local" : "tcp", p->greeting.source_rank);
+    return refit_fail(err, REFIT_NOT_FOUND, "no refit with this id and token receives here over %s (holder %u)",
+                      p->local ? "local" : "tcp", p->greeting.holder);
 }
 
 /* The endpoint may have gone since the head was read, so it is looked up again under the lock that it leaves with. */
@@ -145,7 +155,12 @@ static enum refit_status prove_token(struct refit_listener *listener, struct pen
     p->phase = known ? EDGES : PARKED;
     if (!known)
         return REFIT_BUSY;
-    refit_buf_init(&p->edges, (size_t)p->greeting.edges * REFIT_GREETING_EDGE_BYTES);
+    size_t bytes = (size_t)p->greeting.edges * REFIT_GREETING_EDGE_BYTES;
+    if (bytes > OFFERED_MAX - listener->offered)
+        return refit_fail(err, REFIT_BUSY, "%zu bytes of offered edges are being read, the most allowed is %u; retry",
+                          listener->offered, OFFERED_MAX);
+    refit_buf_init(&p->edges, bytes);
+    listener->offered += bytes;
     return p->edges.max_bytes == 0 ? admit(listener, p, err) : REFIT_BUSY;
 }
 
@@ -180,7 +195,7 @@ static void settle(struct refit_listener *listener, size_t index, enum refit_sta
     if (status == REFIT_OK)
         pending_close(listener, index);
     else if (status != REFIT_BUSY || err->status == REFIT_BUSY)
-        pending_refuse(listener->pending[index], err);
+        pending_refuse(listener, listener->pending[index], err);
 }
 
 static void pending_ready(struct refit_listener *listener, size_t index)
@@ -255,7 +270,7 @@ static void close_late(struct refit_listener *listener)
             no_such_refit(p, &err);
         else
             refit_fail(&err, REFIT_INVALID, "no whole greeting within %d ms", GREETING_MS);
-        pending_refuse(p, &err);
+        pending_refuse(listener, p, &err);
     }
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The holder on the same host: passes descriptors of its memory, then digests what is granted, on one thread. What is
- * ordinary heap is packed into a ring of sealed slots that the receiver maps read-only.
+ * The holder on the same host: passes descriptors of its memory, then digests what is granted, on one thread. What the
+ * receiver can't read there is packed into a ring of sealed slots that it maps read-only.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -18,19 +18,17 @@
 #include "transport/holding.h"
 #include "transport/local.h"
 #include "transport/local_pieces.h"
-#include "transport/rate.h"
-#include "transport/wire.h"
 
 #define GREETING_PACKET 8192
 
 struct local_holder {
     struct refit_endpoint base;
     struct refit_holding holding;
-    struct refit_rate rate;
-    int fd; /* under holding.lock */
+    struct refit_serving serving;
+    struct refit_stream stream; /* of packets; its fd under holding.lock */
     bool has_thread;
     pthread_t thread;
-    int ring_fd; /* -1: all memory is passed by descriptor */
+    int ring_fd;
     uint8_t *ring;
     unsigned ring_slots;
     struct refit_segments segments;
@@ -39,18 +37,17 @@ struct local_holder {
 
 /* ---- serving grants ---- */
 
-static enum refit_status read_batch(struct local_holder *holder, struct refit_walk walk, uint32_t slot_plus_1,
-                                    struct refit_error *err)
+static enum refit_status read_batch(struct local_holder *holder, const struct refit_arena *arena,
+                                    struct refit_walk walk, uint32_t slot_plus_1, struct refit_error *err)
 {
     struct refit_endpoint_counters *counters = &holder->base.counters;
-    const struct refit_arena *arena = holder->base.config.arenas[0];
     struct refit_completion completion;
     enum refit_status status;
     int64_t start = refit_clock_ns();
     if (slot_plus_1 == 0) {
         status = refit_memory_digest(arena, walk, &holder->segments, &completion, err);
     } else {
-        uint8_t *slot = holder->ring + (size_t)(slot_plus_1 - 1) * REFIT_BATCH_BYTES;
+        uint8_t *slot = holder->ring + (size_t)(slot_plus_1 - 1) * REFIT_BATCH_BYTES_MAX;
         status = refit_memory_pack(arena, walk, slot, &holder->segments, &completion, err);
         refit_count(&counters->copied_bytes, walk.left);
     }
@@ -67,8 +64,8 @@ static enum refit_status send_digests(struct local_holder *holder, const struct 
     uint32_t first = 0;
     do {
         uint32_t count = total - first < REFIT_LOCAL_DIGESTS ? total - first : REFIT_LOCAL_DIGESTS;
-        struct refit_frame frame = {.type = REFIT_FRAME_DIGESTS, .destination_rank = grant->destination_rank,
-                                    .batch = grant->batch, .length = count};
+        struct refit_frame frame = {
+            .type = REFIT_FRAME_DIGESTS, .length = count, .edge = grant->edge, .batch = grant->batch};
         uint8_t *at = holder->packet;
         memcpy(at, &frame, sizeof frame);
         memcpy(at + sizeof frame, &first, sizeof first);
@@ -76,8 +73,7 @@ static enum refit_status send_digests(struct local_holder *holder, const struct 
         refit_digests_encode(&holder->segments, first, count, at + sizeof frame + sizeof first + sizeof total);
         struct iovec iov = {.iov_base = at,
                             .iov_len = sizeof frame + sizeof first + sizeof total + (size_t)count * REFIT_DIGEST_BYTES};
-        enum refit_status status =
-            refit_wire_send(holder->fd, &iov, 1, 0, holder->base.wake, REFIT_FOREVER, err);
+        enum refit_status status = refit_stream_send(&holder->stream, &iov, 1, 0, holder->base.wake, err);
         if (status != REFIT_OK)
             return status;
         first += count;
@@ -85,59 +81,31 @@ static enum refit_status send_digests(struct local_holder *holder, const struct 
     return REFIT_OK;
 }
 
-static enum refit_status serve_grant(struct local_holder *holder, const struct refit_frame *grant,
-                                     struct refit_error *err)
+static enum refit_status send_batch(struct refit_serving *serving, const struct refit_owed *owed,
+                                    struct refit_error *err)
 {
-    const struct refit_edge *edge;
-    if (grant->length > holder->ring_slots)
-        return refit_fail(err, REFIT_PEER, "the receiver named ring slot %u of %u", grant->length - 1,
+    struct local_holder *holder = (struct local_holder *)serving->holding->endpoint;
+    const struct refit_frame *grant = &owed->grant;
+    const struct refit_arena *arena;
+    struct refit_walk walk;
+    if (grant->argument > holder->ring_slots)
+        return refit_fail(err, REFIT_PEER, "the receiver named ring slot %u of %u", grant->argument - 1,
                           holder->ring_slots);
-    enum refit_status status = refit_holding_find(&holder->holding, grant, &edge, err);
-    if (status != REFIT_OK)
-        return status;
-    struct refit_walk walk = refit_walk_batch(holder->base.config.plan, edge, grant->batch);
-    status = refit_rate_wait(&holder->rate, walk.left, holder->base.wake, err);
+    if (!refit_view_window(&holder->holding.view, owed->edge, grant->batch, &arena, &walk))
+        return refit_fail(err, REFIT_INVALID, "no arena here has edge %016llx, which was offered",
+                          (unsigned long long)grant->edge);
+    enum refit_status status = refit_serving_pace(serving, walk.left, err);
     if (status == REFIT_OK)
-        status = read_batch(holder, walk, grant->length, err);
-    if (status == REFIT_OK)
-        status = send_digests(holder, grant, err);
-    if (status != REFIT_OK)
-        return status;
-    refit_holding_tally(&holder->holding, edge, grant->batch, &holder->segments);
-    refit_count(&holder->base.counters.payload_bytes, walk.left);
-    return REFIT_OK;
-}
-
-static enum refit_status serve(struct local_holder *holder, struct refit_error *err)
-{
-    for (;;) {
-        struct refit_frame frame;
-        enum refit_status status =
-            refit_wire_recv(holder->fd, &frame, sizeof frame, holder->base.wake, REFIT_FOREVER, err);
-        if (status != REFIT_OK)
-            return status;
-        switch (frame.type) {
-        case REFIT_FRAME_GRANT:
-            status = serve_grant(holder, &frame, err);
-            if (status != REFIT_OK)
-                return status;
-            break;
-        case REFIT_FRAME_DONE:
-            (void)refit_frame_post(holder->fd, REFIT_FRAME_BYE, 0, 0, 0);
-            return REFIT_OK;
-        default:
-            return refit_fail(err, REFIT_PEER, "the receiver sent a packet of unknown type %08x", frame.type);
-        }
-    }
+        status = read_batch(holder, arena, walk, grant->argument, err);
+    return status == REFIT_OK ? send_digests(holder, grant, err) : status;
 }
 
 static void *holder_run(void *arg)
 {
     struct local_holder *holder = arg;
     struct refit_error err = {.status = REFIT_OK};
-    refit_bulk_thread_nice(holder->base.config.nice);
-    enum refit_status status = serve(holder, &err);
-    shutdown(holder->fd, status == REFIT_OK ? SHUT_WR : SHUT_RDWR);
+    enum refit_status status = refit_serving_run(&holder->serving, &err);
+    shutdown(holder->stream.fd, status == REFIT_OK ? SHUT_WR : SHUT_RDWR);
     refit_holding_ended(&holder->holding, status, &err);
     return NULL;
 }
@@ -149,7 +117,7 @@ static enum refit_status ring_create(struct local_holder *holder, struct refit_e
     unsigned slots = holder->base.config.streams * REFIT_GRANTS_PER_STREAM;
     if (slots > REFIT_LOCAL_RING_SLOTS_MAX)
         slots = REFIT_LOCAL_RING_SLOTS_MAX;
-    size_t bytes = (size_t)slots * REFIT_BATCH_BYTES;
+    size_t bytes = (size_t)slots * REFIT_BATCH_BYTES_MAX;
     holder->ring_fd = refit_io_memfd("refit-ring");
     if (holder->ring_fd < 0 || ftruncate(holder->ring_fd, (off_t)bytes) != 0)
         return refit_fail_errno(err, errno, "a ring of %zu bytes", bytes);
@@ -167,7 +135,7 @@ static enum refit_status ring_create(struct local_holder *holder, struct refit_e
 static void ring_destroy(struct local_holder *holder)
 {
     if (holder->ring)
-        munmap(holder->ring, (size_t)holder->ring_slots * REFIT_BATCH_BYTES);
+        munmap(holder->ring, (size_t)holder->ring_slots * REFIT_BATCH_BYTES_MAX);
     refit_io_close(&holder->ring_fd);
 }
 
@@ -177,7 +145,7 @@ static enum refit_status send_greeting(struct local_holder *holder, int fd, stru
                                        struct refit_error *err)
 {
     struct refit_buf greeting;
-    refit_buf_init(&greeting, REFIT_GREETING_HEAD_BYTES + REFIT_RANKS_MAX * (size_t)REFIT_GREETING_EDGE_BYTES);
+    refit_buf_init(&greeting, REFIT_GREETING_HEAD_BYTES + REFIT_OFFER_MAX * (size_t)REFIT_GREETING_EDGE_BYTES);
     enum refit_status status = refit_greeting_encode(&holder->base.config, 0, &greeting, err);
     /* The head is a packet of its own: the listener reads no further before it has proven the token. */
     for (size_t at = 0, part = REFIT_GREETING_HEAD_BYTES; status == REFIT_OK && at < greeting.len; at += part) {
@@ -199,8 +167,8 @@ static enum refit_status introduce(struct local_holder *holder, int fd, struct r
     if (status == REFIT_OK || status == REFIT_PEER)
         status = refit_greeting_await(fd, wake, deadline, err);
     if (status == REFIT_OK)
-        status = refit_local_pieces_send(fd, holder->base.config.arenas[0], holder->ring_fd, holder->ring_slots, wake,
-                                         deadline, err);
+        status = refit_local_pieces_send(fd, &holder->holding.view, holder->base.config.landed != NULL,
+                                         holder->ring_fd, holder->ring_slots, wake, deadline, err);
     if (status == REFIT_OK)
         status = refit_greeting_await(fd, wake, deadline, err);
     return status;
@@ -226,14 +194,18 @@ static void reap(struct local_holder *holder)
         pthread_join(holder->thread, NULL);
     holder->has_thread = false;
     pthread_mutex_lock(&holder->holding.lock);
-    refit_io_close(&holder->fd);
+    refit_stream_close(&holder->stream);
     pthread_mutex_unlock(&holder->holding.lock);
 }
 
 static enum refit_status start(struct local_holder *holder, int fd, struct refit_error *err)
 {
     pthread_mutex_lock(&holder->holding.lock);
-    holder->fd = fd;
+    holder->stream.fd = fd;
+    holder->serving = (struct refit_serving){.holding = &holder->holding,
+                                             .stream = &holder->stream,
+                                             .send = send_batch,
+                                             .segments = &holder->segments};
     enum refit_status status = refit_holding_began(&holder->holding, err);
     if (status == REFIT_OK)
         status = refit_bulk_thread_start(&holder->thread, holder_run, holder, err);
@@ -241,7 +213,7 @@ static enum refit_status start(struct local_holder *holder, int fd, struct refit
         holder->has_thread = true;
         holder->holding.running++;
     } else {
-        holder->fd = -1;
+        holder->stream.fd = -1;
     }
     pthread_mutex_unlock(&holder->holding.lock);
     return status;
@@ -267,8 +239,8 @@ static enum refit_status connect_card(struct local_holder *holder, const json_t 
     if (status == REFIT_OK)
         return REFIT_OK;
     refit_io_close(&fd);
-    return refit_error_prefix(err, status, "refit %s, source rank %u, dialling %s", holder->base.config.refit_id,
-                              holder->base.config.rank, address.sun_path);
+    return refit_error_prefix(err, status, "refit %s, holder %u, dialling %s", holder->base.config.refit_id,
+                              holder->base.config.holder, address.sun_path);
 }
 
 /* ---- operations ---- */
@@ -295,8 +267,8 @@ static void holder_abort(struct refit_endpoint *endpoint)
     refit_endpoint_stop(endpoint);
     refit_holding_stop(&holder->holding);
     pthread_mutex_lock(&holder->holding.lock);
-    if (holder->fd >= 0)
-        shutdown(holder->fd, SHUT_RDWR);
+    if (holder->stream.fd >= 0)
+        refit_stream_shutdown(&holder->stream);
     pthread_mutex_unlock(&holder->holding.lock);
     pthread_mutex_lock(&holder->holding.threads_lock);
     reap(holder);
@@ -308,7 +280,6 @@ static void holder_close(struct refit_endpoint *endpoint)
     struct local_holder *holder = (struct local_holder *)endpoint;
     ring_destroy(holder);
     refit_segments_release(&holder->segments);
-    refit_rate_release(&holder->rate);
     refit_holding_release(&holder->holding);
     refit_endpoint_release(endpoint);
     free(holder);
@@ -327,7 +298,7 @@ enum refit_status refit_local_holder_open(const struct refit_endpoint_config *co
     struct local_holder *holder = calloc(1, sizeof *holder);
     if (!holder)
         return refit_fail_alloc(err, "an endpoint", sizeof *holder);
-    holder->fd = holder->ring_fd = -1;
+    holder->stream.fd = holder->ring_fd = -1;
     enum refit_status status = refit_endpoint_init(&holder->base, &holder_ops, config, err);
     if (status != REFIT_OK)
         goto fail_alloc;
@@ -335,9 +306,7 @@ enum refit_status refit_local_holder_open(const struct refit_endpoint_config *co
     if (status != REFIT_OK)
         goto fail_endpoint;
     refit_segments_init(&holder->segments, config->verify);
-    refit_rate_init(&holder->rate, config->rate_bytes_per_s);
-    if (!refit_local_shareable(config->arenas[0]))
-        status = ring_create(holder, err);
+    status = ring_create(holder, err);
     if (status != REFIT_OK) {
         holder_close(&holder->base);
         return status;

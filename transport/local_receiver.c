@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Connections of holders on the same host, all on one thread, and the operations of the endpoint.
+ * Connections of holders on the same host, all on one thread, and what the endpoint does with them.
  */
 #include "transport/local_receiver.h"
 
@@ -8,12 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include "base/log.h"
 #include "transport/wire.h"
 
-struct refit_local_flow *refit_local_flow_create(struct refit_local_receiver *receiver, int fd, uint32_t rank,
+struct refit_local_flow *refit_local_flow_create(struct refit_local_receiver *receiver, int fd, struct refit_peer *peer,
                                                  struct refit_local_supply *supply)
 {
     struct refit_local_flow *flow = calloc(1, sizeof *flow);
@@ -21,16 +22,27 @@ struct refit_local_flow *refit_local_flow_create(struct refit_local_receiver *re
         return NULL;
     flow->fd = fd;
     flow->receiver = receiver;
-    flow->rank = rank;
+    flow->peer = peer;
     flow->supply = supply;
     flow->next = receiver->flows;
     receiver->flows = flow;
     return flow;
 }
 
-/* ---- the end of a connection ---- */
+void refit_local_flow_ready(struct refit_local_flow *flow)
+{
+    struct refit_local_flow *old = flow->peer->flows;
+    /* A holder that dials again takes the place of its old connection, which may not know yet that it is dead. */
+    if (old && old->fd >= 0)
+        shutdown(old->fd, SHUT_RDWR);
+    flow->peer->flows = flow;
+    flow->heard_ns = refit_clock_ns();
+    flow->ready = true;
+    refit_peer_joined(&flow->receiver->base.grants, flow->peer);
+}
 
-/* The lock is held. */
+/* ---- the end of a connection (the lock is held) ---- */
+
 static void flow_free(struct refit_local_flow *flow)
 {
     for (struct refit_local_flow **at = &flow->receiver->flows; *at; at = &(*at)->next) {
@@ -44,47 +56,60 @@ static void flow_free(struct refit_local_flow *flow)
     free(flow);
 }
 
+static void flow_cut(struct refit_local_flow *flow)
+{
+    flow->cut = true;
+    if (flow->fd >= 0)
+        shutdown(flow->fd, SHUT_RDWR);
+    refit_local_flow_lost(flow);
+}
+
+static void flow_reap(struct refit_local_flow *flow, const char *why)
+{
+    struct refit_peer *peer = flow->peer;
+    if (!flow->ready || flow->reaped)
+        return;
+    flow->reaped = true;
+    peer->heard_ns = flow->heard_ns;
+    if (peer->flows == flow)
+        peer->flows = NULL;
+    refit_peer_left(&flow->receiver->base.grants, peer, why);
+}
+
+/* By the events thread, the last that it does with it. */
 static void flow_end(struct refit_local_flow *flow, const struct refit_error *why)
 {
-    struct refit_local_receiver *receiver = flow->receiver;
-    pthread_mutex_lock(&receiver->grants.lock);
-    if (!receiver->grants.stopped && !flow->said_goodbye)
-        refit_log(REFIT_LOG_WARN, "holder connection ended: refit=%s source_rank=%u: %s",
-                  receiver->base.config.refit_id, flow->rank, why->text);
-    refit_local_flow_lost(flow);
-    if (flow->ready) {
-        if (flow->peer->owner == flow)
-            flow->peer->owner = NULL;
-        refit_peer_left(&receiver->grants, flow->peer, why->text);
-    }
+    struct refit_grants *grants = &flow->receiver->base.grants;
+    pthread_mutex_lock(&grants->lock);
+    if (!grants->stopped && !flow->said_goodbye && !flow->cut)
+        refit_log(REFIT_LOG_WARN, "holder connection ended: refit=%s holder=%u: %s", grants->config->refit_id,
+                  flow->peer->number, why->text);
+    flow_cut(flow);
+    flow_reap(flow, why->text);
     flow_free(flow);
-    refit_local_dispatch(receiver);
-    pthread_mutex_unlock(&receiver->grants.lock);
-    refit_listener_forget(receiver->base.config.listener);
+    pthread_mutex_unlock(&grants->lock);
+    refit_listener_forget(grants->config->listener);
 }
 
 /* ---- packets of a connection, on the events thread ---- */
 
 /* The holder's memory is known: grants may go out. */
-static enum refit_status flow_ready(struct refit_local_flow *flow, struct refit_error *err)
+static enum refit_status flow_built(struct refit_local_flow *flow, struct refit_error *err)
 {
-    struct refit_local_receiver *receiver = flow->receiver;
-    enum refit_status status = refit_local_supply_build(flow->supply, flow->rank, receiver->base.config.plan, err);
+    struct refit_receiving *receiving = &flow->receiver->base;
+    enum refit_status status =
+        refit_local_supply_build(flow->supply, refit_plan_mutable(receiving->base.config.plan), err);
     if (status != REFIT_OK)
         return status;
-    pthread_mutex_lock(&receiver->grants.lock);
-    struct refit_local_flow *old = flow->peer->owner;
-    if (old)
-        shutdown(old->fd, SHUT_RDWR);
-    flow->peer->owner = flow;
-    flow->ready = true;
-    refit_peer_joined(&receiver->grants, flow->peer);
-    /* Under the lock, so that whoever heard of it can post. */
-    if (!refit_frame_post(flow->fd, REFIT_FRAME_WELCOME, 0, 0, 0))
+    pthread_mutex_lock(&receiving->grants.lock);
+    /* Answered under the lock, so that whoever heard of it can post. */
+    if (flow->cut || receiving->grants.finished)
+        status = refit_fail(err, REFIT_NOT_FOUND, "refit %s needs no more bytes", receiving->base.config.refit_id);
+    else if (!refit_frame_post_type(flow->fd, REFIT_FRAME_WELCOME))
         status = refit_fail(err, REFIT_PEER, "the holder closed the connection");
     else
-        refit_local_dispatch(receiver);
-    pthread_mutex_unlock(&receiver->grants.lock);
+        refit_local_flow_ready(flow);
+    pthread_mutex_unlock(&receiving->grants.lock);
     return status;
 }
 
@@ -94,7 +119,7 @@ static enum refit_status take_pieces(struct refit_local_flow *flow, const uint8_
     bool more;
     enum refit_status status = refit_local_supply_add(flow->supply, packet, len, fds, fd_count, &more, err);
     if (status == REFIT_OK && !more)
-        status = flow_ready(flow, err);
+        status = flow_built(flow, err);
     if (status != REFIT_OK)
         refit_greeting_refuse(flow->fd, err);
     return status;
@@ -103,17 +128,21 @@ static enum refit_status take_pieces(struct refit_local_flow *flow, const uint8_
 static enum refit_status take_answer(struct refit_local_flow *flow, const uint8_t *packet, size_t len,
                                      struct refit_error *err)
 {
+    struct refit_grants *grants = &flow->receiver->base.grants;
     uint32_t type = 0;
     memcpy(&type, packet, len < sizeof type ? len : sizeof type);
     enum refit_status status = REFIT_OK;
-    pthread_mutex_lock(&flow->receiver->grants.lock);
-    if (type == REFIT_FRAME_DIGESTS)
+    pthread_mutex_lock(&grants->lock);
+    flow->heard_ns = refit_clock_ns();
+    if (flow->cut)
+        status = refit_fail(err, REFIT_PEER, "dropped");
+    else if (type == REFIT_FRAME_DIGESTS)
         status = refit_local_answer(flow, packet, len, err);
-    else if (type == REFIT_FRAME_BYE && len == REFIT_FRAME_BYTES && flow->receiver->grants.finished)
+    else if (type == REFIT_FRAME_BYE && len == REFIT_FRAME_BYTES && grants->finished)
         flow->said_goodbye = true;
-    else
+    else if (type != REFIT_FRAME_ALIVE || len != REFIT_FRAME_BYTES)
         status = refit_fail(err, REFIT_PEER, "sent a packet of unknown type %08x", type);
-    pthread_mutex_unlock(&flow->receiver->grants.lock);
+    pthread_mutex_unlock(&grants->lock);
     return status;
 }
 
@@ -139,10 +168,11 @@ static enum refit_status take_packet(struct refit_local_flow *flow, struct refit
 static void *events_run(void *arg)
 {
     struct refit_local_receiver *receiver = arg;
+    struct refit_endpoint *endpoint = &receiver->base.base;
     struct epoll_event events[16];
-    while (!refit_endpoint_stopping(&receiver->base)) {
+    while (!refit_endpoint_stopping(endpoint)) {
         int n = epoll_wait(receiver->epoll, events, 16, -1);
-        for (int i = 0; i < n && !refit_endpoint_stopping(&receiver->base); i++) {
+        for (int i = 0; i < n && !refit_endpoint_stopping(endpoint); i++) {
             struct refit_error err;
             struct refit_local_flow *flow = events[i].data.ptr;
             enum refit_status status = flow ? take_packet(flow, &err) : REFIT_OK;
@@ -156,21 +186,21 @@ static void *events_run(void *arg)
 /* ---- a new connection, on the listener's thread ---- */
 
 /* The lock is held. */
-static enum refit_status add_flow(struct refit_local_receiver *receiver, int fd, uint32_t rank, struct refit_error *err)
+static enum refit_status add_flow(struct refit_local_receiver *receiver, int fd, const struct refit_greeting *greeting,
+                                  const uint8_t *edges, struct refit_error *err)
 {
-    if (receiver->grants.stopped || receiver->grants.finished)
-        return refit_fail(err, REFIT_NOT_FOUND, "refit %s needs no more bytes", receiver->base.config.refit_id);
-    struct refit_peer *peer = refit_grants_peer(&receiver->grants, rank);
-    struct refit_local_supply *supply = peer ? refit_local_supply_create() : NULL;
-    struct refit_local_flow *flow = supply ? refit_local_flow_create(receiver, fd, rank, supply) : NULL;
+    struct refit_peer *peer;
+    enum refit_status status = refit_receiving_welcome(&receiver->base, greeting, edges, &peer, err);
+    if (status != REFIT_OK)
+        return status;
+    struct refit_local_supply *supply = refit_local_supply_create();
+    struct refit_local_flow *flow = supply ? refit_local_flow_create(receiver, fd, peer, supply) : NULL;
     if (!flow) {
         refit_local_supply_release(supply);
         return refit_fail_alloc(err, "a connection", sizeof *flow);
     }
-    flow->peer = peer;
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = flow};
-    enum refit_status status = REFIT_OK;
-    if (!refit_frame_post(fd, REFIT_FRAME_WELCOME, 0, 0, 0))
+    if (!refit_frame_post_type(fd, REFIT_FRAME_WELCOME))
         status = refit_fail(err, REFIT_PEER, "the holder closed the connection");
     else if (epoll_ctl(receiver->epoll, EPOLL_CTL_ADD, fd, &event) != 0)
         status = refit_fail_errno(err, errno, "epoll_ctl");
@@ -184,128 +214,104 @@ static enum refit_status add_flow(struct refit_local_receiver *receiver, int fd,
 static enum refit_status admit(struct refit_gate *gate, const struct refit_greeting *greeting, const uint8_t *edges,
                                int fd, struct refit_error *err)
 {
-    struct refit_local_receiver *receiver =
-        (struct refit_local_receiver *)((char *)gate - offsetof(struct refit_local_receiver, gate));
-    enum refit_status status = refit_greeting_check(greeting, edges, &receiver->base.config, err);
+    struct refit_local_receiver *receiver = (struct refit_local_receiver *)refit_receiving_of_gate(gate);
+    enum refit_status status = refit_greeting_check(greeting, &receiver->base.base.config, err);
     if (status != REFIT_OK)
         return status;
-    pthread_mutex_lock(&receiver->grants.lock);
-    status = add_flow(receiver, fd, greeting->source_rank, err);
-    pthread_mutex_unlock(&receiver->grants.lock);
+    pthread_mutex_lock(&receiver->base.grants.lock);
+    status = add_flow(receiver, fd, greeting, edges, err);
+    pthread_mutex_unlock(&receiver->base.grants.lock);
     return status;
 }
 
-/* ---- operations ---- */
+/* ---- the kind (the lock is held, but in join and free) ---- */
 
-static enum refit_status receiver_card(struct refit_endpoint *endpoint, json_t **out, struct refit_error *err)
+static void cut(struct refit_receiving *receiving, struct refit_peer *peer)
 {
-    if (!endpoint->config.listener)
-        return refit_fail(err, REFIT_INVALID, "local: the sources are in this process, nobody dials");
-    return refit_listener_card(endpoint->config.listener, "local", out, err);
-}
-
-static enum refit_status receiver_post(struct refit_endpoint *endpoint, const struct refit_edge *edge, uint32_t batch,
-                                       struct refit_error *err)
-{
-    struct refit_local_receiver *receiver = (struct refit_local_receiver *)endpoint;
-    struct refit_peer *peer;
-    pthread_mutex_lock(&receiver->grants.lock);
-    enum refit_status status = refit_grants_post(&receiver->grants, edge, batch, &peer, err);
-    if (status == REFIT_OK)
-        refit_local_dispatch(receiver);
-    pthread_mutex_unlock(&receiver->grants.lock);
-    return status;
-}
-
-static enum refit_status receiver_poll(struct refit_endpoint *endpoint, struct refit_transfer_completion *out,
-                                       size_t max, size_t *count, struct refit_deadline deadline,
-                                       struct refit_error *err)
-{
-    return refit_grants_poll(&((struct refit_local_receiver *)endpoint)->grants, out, max, count, deadline, err);
-}
-
-static enum refit_status receiver_finish(struct refit_endpoint *endpoint, struct refit_deadline deadline,
-                                         struct refit_error *err)
-{
-    struct refit_local_receiver *receiver = (struct refit_local_receiver *)endpoint;
-    enum refit_status status = REFIT_OK;
-    pthread_mutex_lock(&receiver->grants.lock);
-    bool first = !receiver->grants.finished;
-    receiver->grants.finished = true;
-    for (struct refit_local_flow *flow = receiver->flows; flow && first; flow = flow->next)
-        if (flow->fd >= 0 && !refit_frame_post(flow->fd, REFIT_FRAME_DONE, 0, 0, 0))
-            shutdown(flow->fd, SHUT_RDWR);
-    if (receiver->has_events)
-        status = refit_grants_wait_empty(&receiver->grants, deadline, err);
-    pthread_mutex_unlock(&receiver->grants.lock);
-    return status;
-}
-
-static void stop_threads(struct refit_local_receiver *receiver)
-{
-    pthread_mutex_lock(&receiver->grants.lock);
-    refit_grants_stop(&receiver->grants);
-    pthread_cond_broadcast(&receiver->work);
+    struct refit_local_receiver *receiver = (struct refit_local_receiver *)receiving;
     for (struct refit_local_flow *flow = receiver->flows; flow; flow = flow->next)
-        if (flow->fd >= 0)
-            shutdown(flow->fd, SHUT_RDWR);
-    pthread_mutex_unlock(&receiver->grants.lock);
+        if (flow->peer == peer)
+            flow_cut(flow);
+}
+
+static void reap(struct refit_receiving *receiving, struct refit_peer *peer, enum refit_status status)
+{
+    struct refit_local_receiver *receiver = (struct refit_local_receiver *)receiving;
+    refit_local_end_lost(receiver, peer, status);
+    for (struct refit_local_flow *flow = receiver->flows; flow; flow = flow->next)
+        if (flow->peer == peer && flow->cut)
+            flow_reap(flow, "dropped");
+}
+
+/* While it owes no answer, whatever is owed waits for our own workers. */
+static int64_t heard(struct refit_receiving *receiving, struct refit_peer *peer)
+{
+    struct refit_local_flow *flow = peer->flows;
+    int pending = 0;
+    (void)receiving;
+    if (!flow)
+        return peer->heard_ns;
+    if ((peer->owed > 0 && !refit_local_answer_due(flow)) ||
+        (flow->fd >= 0 && ioctl(flow->fd, FIONREAD, &pending) == 0 && pending > 0))
+        flow->heard_ns = refit_clock_ns();
+    return flow->heard_ns;
+}
+
+static void say_done(struct refit_receiving *receiving, struct refit_peer *peer)
+{
+    struct refit_local_flow *flow = peer->flows;
+    (void)receiving;
+    if (flow && flow->fd < 0)
+        flow_reap(flow, "done");
+    else if (flow && !refit_frame_post_type(flow->fd, REFIT_FRAME_DONE))
+        shutdown(flow->fd, SHUT_RDWR);
+}
+
+static void join(struct refit_receiving *receiving)
+{
+    struct refit_local_receiver *receiver = (struct refit_local_receiver *)receiving;
+    pthread_mutex_lock(&receiving->grants.lock);
+    pthread_cond_broadcast(&receiver->work);
+    pthread_cond_broadcast(&receiver->paced);
+    pthread_mutex_unlock(&receiving->grants.lock);
     for (unsigned i = 0; i < receiver->worker_count; i++)
         pthread_join(receiver->workers[i], NULL);
     if (receiver->has_events)
         pthread_join(receiver->events, NULL);
 }
 
-static void receiver_abort(struct refit_endpoint *endpoint)
+static void receiver_free(struct refit_receiving *receiving)
 {
-    struct refit_local_receiver *receiver = (struct refit_local_receiver *)endpoint;
-    refit_endpoint_stop(endpoint);
-    pthread_mutex_lock(&receiver->abort_lock);
-    if (!receiver->aborted) {
-        if (endpoint->config.listener)
-            refit_listener_unregister(endpoint->config.listener, &receiver->gate);
-        stop_threads(receiver);
-        receiver->aborted = true;
-    }
-    pthread_mutex_unlock(&receiver->abort_lock);
-}
-
-static void receiver_close(struct refit_endpoint *endpoint)
-{
-    struct refit_local_receiver *receiver = (struct refit_local_receiver *)endpoint;
-    for (unsigned i = 0; i < receiver->ticket_count; i++) {
-        refit_local_supply_release(receiver->tickets[i].supply);
-        refit_segments_release(&receiver->tickets[i].segments);
-        free(receiver->tickets[i].digests);
-    }
+    struct refit_local_receiver *receiver = (struct refit_local_receiver *)receiving;
     while (receiver->flows) {
         if (receiver->flows->fd >= 0)
-            refit_listener_forget(endpoint->config.listener);
+            refit_listener_forget(receiving->base.config.listener);
         flow_free(receiver->flows);
     }
     refit_io_close(&receiver->epoll);
-    refit_grants_release(&receiver->grants);
-    refit_rate_release(&receiver->rate);
     pthread_cond_destroy(&receiver->work);
-    pthread_mutex_destroy(&receiver->abort_lock);
-    refit_endpoint_release(endpoint);
+    pthread_cond_destroy(&receiver->paced);
+    refit_receiving_release(receiving);
     free(receiver);
 }
 
-static const struct refit_endpoint_ops receiver_ops = {
-    .card = receiver_card,
-    .post = receiver_post,
-    .poll = receiver_poll,
-    .finish = receiver_finish,
-    .abort = receiver_abort,
-    .close = receiver_close,
+static const struct refit_receiving_kind kind = {
+    .name = "local",
+    .dispatch = refit_local_dispatch,
+    .cut = cut,
+    .landing = refit_local_landing,
+    .reap = reap,
+    .heard = heard,
+    .say_done = say_done,
+    .join = join,
+    .free = receiver_free,
 };
 
 /* ---- opening ---- */
 
 static enum refit_status start_workers(struct refit_local_receiver *receiver, struct refit_error *err)
 {
-    for (unsigned i = 0; i < receiver->base.config.streams; i++) {
+    for (unsigned i = 0; i < receiver->base.base.config.streams; i++) {
         enum refit_status status =
             refit_bulk_thread_start(&receiver->workers[i], refit_local_worker, receiver, err);
         if (status != REFIT_OK)
@@ -318,43 +324,35 @@ static enum refit_status start_workers(struct refit_local_receiver *receiver, st
 enum refit_status refit_local_receiver_create(const struct refit_endpoint_config *config,
                                               struct refit_local_receiver **out, struct refit_error *err)
 {
+    pthread_condattr_t attributes;
     struct refit_local_receiver *receiver = calloc(1, sizeof *receiver);
     if (!receiver)
         return refit_fail_alloc(err, "an endpoint", sizeof *receiver);
     receiver->epoll = -1;
-    enum refit_status status = refit_endpoint_init(&receiver->base, &receiver_ops, config, err);
-    if (status != REFIT_OK)
-        goto fail_alloc;
-    status = refit_grants_init(&receiver->grants, &receiver->base.config, err);
-    if (status != REFIT_OK)
-        goto fail_endpoint;
-    refit_rate_init(&receiver->rate, config->rate_bytes_per_s);
+    enum refit_status status = refit_receiving_init(&receiver->base, &kind, config, err);
+    if (status != REFIT_OK) {
+        free(receiver);
+        return status;
+    }
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&receiver->work, NULL);
-    pthread_mutex_init(&receiver->abort_lock, NULL);
-    receiver->ticket_count = receiver->tickets_free = config->streams * REFIT_GRANTS_PER_STREAM;
-    for (unsigned i = 0; i < receiver->ticket_count; i++)
-        refit_segments_init(&receiver->tickets[i].segments, config->verify);
+    pthread_cond_init(&receiver->paced, &attributes);
+    pthread_condattr_destroy(&attributes);
     status = start_workers(receiver, err);
     if (status != REFIT_OK) {
-        receiver->base.config.listener = NULL; /* not registered yet */
-        receiver_abort(&receiver->base);
-        receiver_close(&receiver->base);
+        refit_transport_local.close(&receiver->base.base);
         return status;
     }
     *out = receiver;
     return REFIT_OK;
-fail_endpoint:
-    refit_endpoint_release(&receiver->base);
-fail_alloc:
-    free(receiver);
-    return status;
 }
 
 static enum refit_status start_events(struct refit_local_receiver *receiver, struct refit_error *err)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
     receiver->epoll = epoll_create1(EPOLL_CLOEXEC);
-    if (receiver->epoll < 0 || epoll_ctl(receiver->epoll, EPOLL_CTL_ADD, receiver->base.wake, &event) != 0)
+    if (receiver->epoll < 0 || epoll_ctl(receiver->epoll, EPOLL_CTL_ADD, receiver->base.base.wake, &event) != 0)
         return refit_fail_errno(err, errno, "epoll");
     enum refit_status status = refit_bulk_thread_start(&receiver->events, events_run, receiver, err);
     receiver->has_events = status == REFIT_OK;
@@ -370,15 +368,13 @@ enum refit_status refit_local_receiver_open(const struct refit_endpoint_config *
     enum refit_status status = refit_local_receiver_create(config, &receiver, err);
     if (status != REFIT_OK)
         return status;
-    receiver->gate = (struct refit_gate){.local = true, .config = &receiver->base.config, .admit = admit};
     status = start_events(receiver, err);
     if (status == REFIT_OK)
-        status = refit_listener_register(config->listener, &receiver->gate, err);
+        status = refit_receiving_listen(&receiver->base, true, admit, err);
     if (status != REFIT_OK) {
-        receiver_abort(&receiver->base);
-        receiver_close(&receiver->base);
+        refit_transport_local.close(&receiver->base.base);
         return status;
     }
-    *out = &receiver->base;
+    *out = &receiver->base.base;
     return REFIT_OK;
 }

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/cursor.h"
+#include "transport/window.h"
 
 /* Newer than the oldest headers this builds with. */
 #ifndef MADV_POPULATE_READ
@@ -25,14 +26,27 @@ struct refit_local_supply *refit_local_supply_create(void)
     return supply;
 }
 
-struct refit_local_supply *refit_local_supply_of(struct refit_plan *plan, struct refit_arena *arena)
+static bool reserve_arenas(struct refit_local_supply *supply, size_t count)
+{
+    supply->arenas = calloc(count + 1, sizeof(struct refit_arena *));
+    supply->view.arenas = supply->arenas;
+    supply->view.arena_count = supply->arenas ? count : 0;
+    return supply->arenas != NULL;
+}
+
+struct refit_local_supply *refit_local_supply_of(const struct refit_view *view)
 {
     struct refit_local_supply *supply = refit_local_supply_create();
-    if (!supply)
+    if (!supply || !reserve_arenas(supply, view->arena_count)) {
+        refit_local_supply_release(supply);
         return NULL;
-    supply->plan = refit_plan_retain(plan);
-    supply->arena = refit_arena_retain(arena);
-    supply->complete = true;
+    }
+    supply->view.plan = refit_plan_retain(refit_plan_mutable(view->plan));
+    supply->view.side = view->side;
+    supply->view.rank = view->rank;
+    for (size_t i = 0; i < view->arena_count; i++)
+        supply->arenas[i] = view->arenas[i] ? refit_arena_retain(view->arenas[i]) : NULL;
+    supply->listed = true;
     return supply;
 }
 
@@ -40,8 +54,10 @@ void refit_local_supply_release(struct refit_local_supply *supply)
 {
     if (!supply || --supply->references > 0)
         return;
-    refit_arena_release(supply->arena);
-    refit_plan_release(supply->plan);
+    for (size_t i = 0; i < supply->view.arena_count; i++)
+        refit_arena_release(supply->arenas[i]);
+    free(supply->arenas);
+    refit_plan_release(refit_plan_mutable(supply->view.plan));
     for (size_t i = 0; i < supply->fd_count; i++) {
         if (supply->fds[i].mapping)
             munmap(supply->fds[i].mapping, supply->fds[i].bytes);
@@ -86,23 +102,27 @@ enum refit_status refit_local_supply_add(struct refit_local_supply *supply, cons
     enum refit_status status = add_fds(supply, fds, fd_count, err);
     if (status != REFIT_OK)
         return status;
+    struct refit_frame frame = {.type = 0};
     struct refit_cursor at = refit_cursor_over(packet, len);
-    uint32_t type = refit_cursor_u32(&at);
-    uint32_t ring_slots = refit_cursor_u32(&at);
-    *more = refit_cursor_u32(&at) != 0;
-    uint32_t count = refit_cursor_u32(&at);
-    if (at.failed || type != REFIT_FRAME_PIECES || ring_slots > REFIT_LOCAL_RING_SLOTS_MAX ||
-        count > REFIT_LOCAL_PACKET_PIECES || refit_cursor_left(&at) != count * sizeof *supply->pieces)
+    const uint8_t *head = refit_cursor_bytes(&at, sizeof frame);
+    const uint8_t *memory = refit_cursor_bytes(&at, sizeof supply->memory);
+    if (head)
+        memcpy(&frame, head, sizeof frame);
+    if (at.failed || frame.type != REFIT_FRAME_PIECES || frame.argument > REFIT_LOCAL_RING_SLOTS_MAX ||
+        frame.argument == 0 || frame.length > REFIT_LOCAL_PACKET_PIECES ||
+        refit_cursor_left(&at) != frame.length * sizeof *supply->pieces)
         return refit_fail(err, REFIT_PEER, "the holder's list of pieces is malformed");
-    if (supply->piece_count + count > REFIT_LOCAL_PIECES_MAX)
+    if (supply->piece_count + frame.length > REFIT_LOCAL_PIECES_MAX)
         return refit_fail(err, REFIT_PEER, "the holder lists more than %u pieces", REFIT_LOCAL_PIECES_MAX);
-    if (!reserve_pieces(supply, count))
-        return refit_fail_alloc(err, "a holder's pieces", count * sizeof *supply->pieces);
-    supply->ring_slots = ring_slots;
-    if (count > 0)
-        memcpy(supply->pieces + supply->piece_count, refit_cursor_bytes(&at, count * sizeof *supply->pieces),
-               count * sizeof *supply->pieces);
-    supply->piece_count += count;
+    if (!reserve_pieces(supply, frame.length))
+        return refit_fail_alloc(err, "a holder's pieces", frame.length * sizeof *supply->pieces);
+    memcpy(&supply->memory, memory, sizeof supply->memory);
+    supply->ring_slots = frame.argument;
+    if (frame.length > 0)
+        memcpy(supply->pieces + supply->piece_count, refit_cursor_bytes(&at, frame.length * sizeof *supply->pieces),
+               frame.length * sizeof *supply->pieces);
+    supply->piece_count += frame.length;
+    *more = frame.batch != 0;
     return REFIT_OK;
 }
 
@@ -138,14 +158,14 @@ static enum refit_status map_ring(struct refit_local_supply *supply, struct refi
     struct refit_local_source_fd *ring = &supply->fds[0];
     bool mappable = false;
     if (supply->fd_count == 0)
-        return refit_fail(err, REFIT_PEER, "the holder announced a ring and passed none");
+        return refit_fail(err, REFIT_PEER, "the holder passed no ring");
     enum refit_status status = examine_fd(ring, &mappable, err);
     if (status != REFIT_OK)
         return status;
-    if (!mappable || ring->bytes != (uint64_t)supply->ring_slots * REFIT_BATCH_BYTES)
+    if (!mappable || ring->bytes != (uint64_t)supply->ring_slots * REFIT_BATCH_BYTES_MAX)
         return refit_fail(err, REFIT_PEER, "the holder's ring has %llu bytes, %s; expected %u sealed slots of %u",
                           (unsigned long long)ring->bytes, mappable ? "sealed" : "not sealed", supply->ring_slots,
-                          REFIT_BATCH_BYTES);
+                          REFIT_BATCH_BYTES_MAX);
     status = map_fd(ring, err);
     supply->ring = ring->mapping;
     return status;
@@ -154,16 +174,15 @@ static enum refit_status map_ring(struct refit_local_supply *supply, struct refi
 /* All descriptors of the arena can be mapped, and then are. */
 static enum refit_status map_sources(struct refit_local_supply *supply, bool *mapped, struct refit_error *err)
 {
-    size_t first = supply->ring ? 1 : 0;
     *mapped = true;
-    for (size_t i = first; i < supply->fd_count; i++) {
+    for (size_t i = 1; i < supply->fd_count; i++) {
         bool mappable;
         enum refit_status status = examine_fd(&supply->fds[i], &mappable, err);
         if (status != REFIT_OK)
             return status;
         *mapped = *mapped && mappable;
     }
-    for (size_t i = first; i < supply->fd_count && *mapped; i++) {
+    for (size_t i = 1; i < supply->fd_count && *mapped; i++) {
         enum refit_status status = map_fd(&supply->fds[i], err);
         if (status != REFIT_OK)
             return status;
@@ -172,51 +191,127 @@ static enum refit_status map_sources(struct refit_local_supply *supply, bool *ma
 }
 
 static enum refit_status bind_piece(struct refit_local_supply *supply, const struct refit_local_piece *piece,
-                                    uint32_t rank, struct refit_error *err)
+                                    struct refit_error *err)
 {
     char what[64];
     uint64_t end;
-    size_t first = supply->ring ? 1 : 0;
-    if (piece->fd_number < first || piece->fd_number >= supply->fd_count)
-        return refit_fail(err, REFIT_PEER, "the holder names descriptor %llu and passed %zu",
-                          (unsigned long long)piece->fd_number, supply->fd_count);
+    if (piece->arena >= supply->view.arena_count || !supply->arenas[piece->arena])
+        return refit_fail(err, REFIT_PEER, "the holder names arena %u of %zu", piece->arena, supply->view.arena_count);
+    if (piece->fd_number < 1 || piece->fd_number >= supply->fd_count)
+        return refit_fail(err, REFIT_PEER, "the holder names descriptor %u and passed %zu", piece->fd_number,
+                          supply->fd_count);
     struct refit_local_source_fd *source = &supply->fds[piece->fd_number];
     if (__builtin_add_overflow(piece->fd_offset, piece->bytes, &end) || end > source->bytes)
         return refit_fail(err, REFIT_PEER,
                           "a piece of %llu bytes at %llu lies outside the %llu bytes of its descriptor",
                           (unsigned long long)piece->bytes, (unsigned long long)piece->fd_offset,
                           (unsigned long long)source->bytes);
+    struct refit_arena *arena = supply->arenas[piece->arena];
+    uint64_t space = refit_arena_bytes(arena), bytes = piece->bytes;
+    /* A slot is whole pages, and so longer than the rank's space. */
+    if (piece->offset <= space && bytes > space - piece->offset)
+        bytes = space - piece->offset;
     if (source->mapping)
-        return refit_arena_bind_host(supply->arena, piece->offset, (uint8_t *)source->mapping + piece->fd_offset,
-                                     piece->bytes, -1, 0, err);
-    snprintf(what, sizeof what, "memory of source rank %u", rank);
-    return refit_arena_bind_file(supply->arena, piece->offset, source->fd, piece->fd_offset, piece->bytes, what, err);
+        return refit_arena_bind_host(arena, piece->offset, (uint8_t *)source->mapping + piece->fd_offset, bytes, -1, 0,
+                                     err);
+    snprintf(what, sizeof what, "memory of a holder, arena %u", piece->arena);
+    return refit_arena_bind_file(arena, piece->offset, source->fd, piece->fd_offset, bytes, what, err);
 }
 
-enum refit_status refit_local_supply_build(struct refit_local_supply *supply, uint32_t rank,
-                                           const struct refit_plan *receiver_plan, struct refit_error *err)
+/* The plan over the holder's memory, where its layout is one of ours; none: *plan stays NULL. */
+static enum refit_status plan_view(struct refit_local_supply *supply, struct refit_plan *ours, struct refit_plan **plan,
+                                   struct refit_error *err)
 {
-    struct refit_layout *source = refit_plan_source(receiver_plan);
-    struct refit_plan_scope scope = {.side = REFIT_SOURCE, .rank = rank};
-    bool mapped;
-    enum refit_status status = supply->ring_slots > 0 ? map_ring(supply, err) : REFIT_OK;
-    if (status == REFIT_OK)
-        status = map_sources(supply, &mapped, err);
-    if (status == REFIT_OK)
+    const struct refit_local_memory *memory = &supply->memory;
+    struct refit_plan_scope scope = refit_plan_scope_of(ours);
+    struct refit_layout *layout =
+        memory->side == REFIT_SOURCE ? refit_plan_source(ours) : refit_plan_destination(ours);
+    if (memcmp(memory->layout, refit_layout_digest(layout), sizeof memory->layout) != 0)
+        return REFIT_OK;
+    if (memory->side == REFIT_DESTINATION) {
+        if (memory->first_rank == scope.first_rank && memory->rank_count == scope.rank_count)
+            *plan = refit_plan_retain(ours);
+        return REFIT_OK;
+    }
+    if (memory->rank != REFIT_ALL_RANKS && memory->rank >= refit_layout_ranks(layout))
+        return refit_fail(err, REFIT_MISMATCH, "source rank %u offered, the source layout has %u ranks", memory->rank,
+                          refit_layout_ranks(layout));
+    scope.side = REFIT_SOURCE;
+    scope.rank = memory->rank;
+    return refit_plan_build(layout, refit_plan_destination(ours), scope, plan, err);
+}
+
+/* The rank whose memory arena `index` of the view is. */
+static uint32_t rank_of(const struct refit_local_memory *memory, size_t index)
+{
+    if (memory->side == REFIT_DESTINATION)
+        return memory->first_rank + (uint32_t)index;
+    return memory->rank == REFIT_ALL_RANKS ? (uint32_t)index : memory->rank;
+}
+
+static enum refit_status create_arenas(struct refit_local_supply *supply, const struct refit_plan *plan, bool mapped,
+                                       struct refit_error *err)
+{
+    const struct refit_local_memory *memory = &supply->memory;
+    struct refit_layout *layout = memory->side == REFIT_SOURCE ? refit_plan_source(plan) : refit_plan_destination(plan);
+    size_t count = memory->side == REFIT_DESTINATION ? memory->rank_count
+                   : memory->rank == REFIT_ALL_RANKS ? refit_layout_ranks(layout)
+                                                     : 1;
+    if (memory->arenas != count)
+        return refit_fail(err, REFIT_PEER, "the holder lists %u arenas of %zu ranks", memory->arenas, count);
+    if (!reserve_arenas(supply, count))
+        return refit_fail_alloc(err, "a holder's arenas", count * sizeof(struct refit_arena *));
+    enum refit_status status = REFIT_OK;
+    for (size_t i = 0; i < count && status == REFIT_OK; i++)
         status = refit_arena_create(mapped ? REFIT_ARENA_HOST : REFIT_ARENA_FILE,
-                                    refit_layout_arena_bytes(source, rank), &supply->arena, err);
-    for (size_t i = 0; i < supply->piece_count && status == REFIT_OK; i++)
-        status = bind_piece(supply, &supply->pieces[i], rank, err);
+                                    refit_layout_arena_bytes(layout, rank_of(memory, i)), &supply->arenas[i], err);
+    return status;
+}
+
+static enum refit_status bind(struct refit_local_supply *supply, const struct refit_plan *plan, struct refit_error *err)
+{
+    bool mapped;
+    enum refit_status status = map_sources(supply, &mapped, err);
     if (status == REFIT_OK)
-        status = refit_plan_build(source, refit_plan_destination(receiver_plan), scope, &supply->plan, err);
-    supply->complete = supply->ring_slots == 0;
+        status = create_arenas(supply, plan, mapped, err);
+    for (size_t i = 0; i < supply->piece_count && status == REFIT_OK; i++)
+        status = bind_piece(supply, &supply->pieces[i], err);
+    return status;
+}
+
+enum refit_status refit_local_supply_build(struct refit_local_supply *supply, struct refit_plan *receiver_plan,
+                                           struct refit_error *err)
+{
+    const struct refit_local_memory *memory = &supply->memory;
+    struct refit_plan *plan = NULL;
+    enum refit_status status = map_ring(supply, err);
+    if (status == REFIT_OK && memory->side != REFIT_SOURCE && memory->side != REFIT_DESTINATION)
+        status = refit_fail(err, REFIT_PEER, "the holder's list of pieces is of no side");
+    if (status == REFIT_OK)
+        status = plan_view(supply, receiver_plan, &plan, err);
+    if (status == REFIT_OK && plan)
+        status = bind(supply, plan, err);
+    supply->view.plan = plan;
+    supply->view.side = memory->side == REFIT_SOURCE ? REFIT_SOURCE : REFIT_DESTINATION;
+    supply->view.rank = memory->rank;
+    supply->listed = memory->flags & REFIT_LOCAL_LISTED;
+    supply->relay = memory->flags & REFIT_LOCAL_RELAY;
     free(supply->pieces);
     supply->pieces = NULL;
     return status;
 }
 
-/* Over a fresh mapping, faults of 16 pages each take a third as long as the copy; one call for all takes a quarter less.
- * Where the kernel lacks the call (before 5.14) the faults do it. */
+bool refit_local_supply_window(const struct refit_local_supply *supply, const struct refit_edge *edge, uint32_t batch,
+                               const struct refit_arena **arena, struct refit_walk *walk)
+{
+    /* Looked up anew, since the view's plan need not be the receiver's. */
+    const struct refit_edge *there = supply->view.plan ? refit_plan_edge(supply->view.plan, edge->digest) : NULL;
+    return there && refit_view_window(&supply->view, there, batch, arena, walk) &&
+           (supply->listed || refit_window_bound(*arena, *walk));
+}
+
+/* Over a fresh mapping, faults of 16 pages each take a third as long as the copy; one call for all takes a quarter
+ * less. Where the kernel lacks the call (before 5.14) the faults do it. */
 static bool populate(const struct refit_arena *arena, uint64_t offset, uint64_t bytes)
 {
     struct refit_piece piece;
@@ -230,12 +325,13 @@ static bool populate(const struct refit_arena *arena, uint64_t offset, uint64_t 
 
 /* Rows are left to the faults: the pages between them may not be wanted, and those that two destinations share would be
  * looked at twice. */
-void refit_local_supply_populate(const struct refit_local_supply *supply, struct refit_walk walk)
+void refit_local_supply_populate(const struct refit_local_supply *supply, const struct refit_arena *arena,
+                                 struct refit_walk walk)
 {
     struct refit_strip strip;
-    if (refit_arena_kind(supply->arena) != REFIT_ARENA_HOST || supply->piece_count == 0)
+    if (refit_arena_kind(arena) != REFIT_ARENA_HOST || supply->piece_count == 0)
         return;
     while (refit_walk_next(&walk, UINT64_MAX, &strip))
-        if (strip.count == 1 && !populate(supply->arena, strip.offset, strip.run_bytes))
+        if (strip.count == 1 && !populate(arena, strip.offset, strip.run_bytes))
             return;
 }

@@ -36,7 +36,8 @@ int64_t refit_rate_take(struct refit_rate *rate, uint64_t bytes, int64_t now_ns)
     return wait > 0 ? wait : 0;
 }
 
-enum refit_status refit_rate_wait(struct refit_rate *rate, uint64_t bytes, int wake, struct refit_error *err)
+enum refit_status refit_rate_wait(struct refit_rate *rate, uint64_t bytes, int wake, int fd,
+                                  struct refit_error *err)
 {
     if (rate->bytes_per_s == 0)
         return REFIT_OK;
@@ -44,9 +45,11 @@ enum refit_status refit_rate_wait(struct refit_rate *rate, uint64_t bytes, int w
     due += refit_rate_take(rate, bytes, due);
     for (int64_t left; (left = due - refit_clock_ns()) > 0;) {
         struct timespec span = {.tv_sec = left / NS_PER_S, .tv_nsec = left % NS_PER_S};
-        struct pollfd p = {.fd = wake, .events = POLLIN};
-        if (ppoll(&p, 1, &span, NULL) > 0)
-            return refit_fail(err, REFIT_ABORTED, "aborted while waiting for the rate limit");
+        struct pollfd p[] = {{.fd = wake, .events = POLLIN}, {.fd = fd, .events = 0}};
+        if (ppoll(p, 2, &span, NULL) <= 0)
+            continue;
+        return p[0].revents ? refit_fail(err, REFIT_ABORTED, "aborted while waiting for the rate limit")
+                            : refit_fail(err, REFIT_PEER, "the connection ended while waiting for the rate limit");
     }
     return REFIT_OK;
 }

@@ -9,75 +9,30 @@
 
 #include "base/io.h"
 #include "transport/address.h"
-#include "transport/frame.h"
 #include "transport/greeting.h"
-#include "transport/holding.h"
 #include "transport/tcp.h"
 #include "transport/tcp_sending.h"
-#include "transport/wire.h"
 
 struct outflow {
     struct tcp_holder *holder;
     pthread_t thread;
+    struct refit_stream stream;
     struct refit_sending sending;
 };
 
 struct tcp_holder {
     struct refit_endpoint base;
     struct refit_holding holding;
-    struct refit_rate rate;
     struct outflow *flows[REFIT_STREAMS_MAX]; /* under holding.lock */
     unsigned flow_count;
 };
-
-/* ---- a connection's thread ---- */
-
-static enum refit_status serve_grant(struct outflow *flow, const struct refit_frame *frame, struct refit_error *err)
-{
-    struct tcp_holder *holder = flow->holder;
-    const struct refit_edge *edge;
-    enum refit_status status = refit_holding_find(&holder->holding, frame, &edge, err);
-    if (status == REFIT_OK)
-        status = refit_sending_batch(&flow->sending, edge, frame->batch, err);
-    if (status == REFIT_OK)
-        refit_holding_tally(&holder->holding, edge, frame->batch, &flow->sending.segments);
-    return status;
-}
-
-/* REFIT_OK: the receiver needs no more. */
-static enum refit_status serve(struct outflow *flow, struct refit_error *err)
-{
-    int fd = flow->sending.fd, wake = flow->holder->base.wake;
-    for (;;) {
-        struct refit_frame frame;
-        enum refit_status status = refit_wire_recv(fd, &frame, sizeof frame, wake, REFIT_FOREVER, err);
-        if (status != REFIT_OK)
-            return status;
-        if (frame.length != 0)
-            return refit_fail(err, REFIT_PEER, "the receiver sent a frame that is not of this protocol");
-        switch (frame.type) {
-        case REFIT_FRAME_GRANT:
-            status = serve_grant(flow, &frame, err);
-            if (status != REFIT_OK)
-                return status;
-            break;
-        case REFIT_FRAME_DONE:
-            /* The receiver has all it needs whether or not it hears the answer. */
-            (void)refit_frame_post(fd, REFIT_FRAME_BYE, 0, 0, 0);
-            return REFIT_OK;
-        default:
-            return refit_fail(err, REFIT_PEER, "the receiver sent a frame of unknown type %08x", frame.type);
-        }
-    }
-}
 
 static void *outflow_run(void *arg)
 {
     struct outflow *flow = arg;
     struct refit_error err = {.status = REFIT_OK};
-    refit_bulk_thread_nice(flow->holder->base.config.nice);
-    enum refit_status status = serve(flow, &err);
-    shutdown(flow->sending.fd, status == REFIT_OK ? SHUT_WR : SHUT_RDWR);
+    enum refit_status status = refit_serving_run(&flow->sending.serving, &err);
+    shutdown(flow->stream.fd, status == REFIT_OK ? SHUT_WR : SHUT_RDWR);
     refit_holding_ended(&flow->holder->holding, status, &err);
     return NULL;
 }
@@ -86,7 +41,7 @@ static void *outflow_run(void *arg)
 
 static void flow_free(struct outflow *flow)
 {
-    refit_io_close(&flow->sending.fd);
+    refit_stream_close(&flow->stream);
     refit_sending_release(&flow->sending);
     free(flow);
 }
@@ -95,7 +50,7 @@ static enum refit_status greet(struct tcp_holder *holder, int fd, unsigned strea
                                struct refit_error *err)
 {
     struct refit_buf greeting;
-    refit_buf_init(&greeting, REFIT_GREETING_HEAD_BYTES + REFIT_RANKS_MAX * (size_t)REFIT_GREETING_EDGE_BYTES);
+    refit_buf_init(&greeting, REFIT_GREETING_HEAD_BYTES + REFIT_OFFER_MAX * (size_t)REFIT_GREETING_EDGE_BYTES);
     enum refit_status status = refit_greeting_encode(&holder->base.config, stream, &greeting, err);
     struct iovec iov = {.iov_base = greeting.data, .iov_len = greeting.len};
     if (status == REFIT_OK)
@@ -125,7 +80,8 @@ static enum refit_status dial(struct tcp_holder *holder, const struct refit_addr
         return status;
     }
     flow->holder = holder;
-    refit_sending_init(&flow->sending, &holder->base, &holder->rate, fd);
+    flow->stream.fd = fd;
+    refit_sending_init(&flow->sending, &holder->holding, &flow->stream);
     *out = flow;
     return REFIT_OK;
 }
@@ -198,15 +154,15 @@ static enum refit_status connect_all(struct tcp_holder *holder, const json_t *ca
     }
     if (status == REFIT_OK)
         return REFIT_OK;
-    return refit_error_prefix(err, status, "refit %s, source rank %u, dialling %s", holder->base.config.refit_id,
-                              holder->base.config.rank, text);
+    return refit_error_prefix(err, status, "refit %s, holder %u, dialling %s", holder->base.config.refit_id,
+                              holder->base.config.holder, text);
 }
 
 static void hang_up(struct tcp_holder *holder)
 {
     pthread_mutex_lock(&holder->holding.lock);
     for (unsigned i = 0; i < holder->flow_count; i++)
-        shutdown(holder->flows[i]->sending.fd, SHUT_RDWR);
+        refit_stream_shutdown(&holder->flows[i]->stream);
     pthread_mutex_unlock(&holder->holding.lock);
 }
 
@@ -247,7 +203,6 @@ static void holder_abort(struct refit_endpoint *endpoint)
 static void holder_close(struct refit_endpoint *endpoint)
 {
     struct tcp_holder *holder = (struct tcp_holder *)endpoint;
-    refit_rate_release(&holder->rate);
     refit_holding_release(&holder->holding);
     refit_endpoint_release(endpoint);
     free(holder);
@@ -276,7 +231,6 @@ enum refit_status refit_tcp_holder_open(const struct refit_endpoint_config *conf
         free(holder);
         return status;
     }
-    refit_rate_init(&holder->rate, config->rate_bytes_per_s);
     *out = &holder->base;
     return REFIT_OK;
 }

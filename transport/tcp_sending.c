@@ -5,16 +5,27 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "transport/frame.h"
-#include "transport/wire.h"
-
 #define PIECE_BYTES (512u << 10) /* digested, then copied by the kernel from the second-level cache */
+#define PIECE_BYTES_MIN 4096u
 
-void refit_sending_init(struct refit_sending *sending, struct refit_endpoint *endpoint, struct refit_rate *rate, int fd)
+static enum refit_status send_batch(struct refit_serving *serving, const struct refit_owed *owed,
+                                    struct refit_error *err);
+
+/* Under a rate limit the bytes are the signs of life, so pieces are what half of REFIT_ALIVE_MS allows. */
+static uint32_t piece_bytes(uint64_t rate)
 {
-    *sending = (struct refit_sending){.endpoint = endpoint, .rate = rate, .fd = fd};
-    refit_segments_init(&sending->segments, endpoint->config.verify);
-    refit_segments_init(&sending->piece, endpoint->config.verify);
+    uint64_t allowed = rate ? rate * (REFIT_ALIVE_MS / 2) / 1000 : PIECE_BYTES;
+    return allowed < PIECE_BYTES_MIN ? PIECE_BYTES_MIN : allowed > PIECE_BYTES ? PIECE_BYTES : (uint32_t)allowed;
+}
+
+void refit_sending_init(struct refit_sending *sending, struct refit_holding *holding, struct refit_stream *stream)
+{
+    const struct refit_endpoint_config *config = &holding->endpoint->config;
+    *sending = (struct refit_sending){.piece_bytes = piece_bytes(config->rate_bytes_per_s)};
+    sending->serving = (struct refit_serving){
+        .holding = holding, .stream = stream, .send = send_batch, .segments = &sending->segments};
+    refit_segments_init(&sending->segments, config->verify);
+    refit_segments_init(&sending->piece, config->verify);
 }
 
 void refit_sending_release(struct refit_sending *sending)
@@ -29,12 +40,15 @@ void refit_sending_release(struct refit_sending *sending)
 static enum refit_status send_iovs(struct refit_sending *sending, struct refit_frame *frame, int count, uint64_t bytes,
                                    int flags, struct refit_error *err)
 {
-    struct refit_endpoint *endpoint = sending->endpoint;
+    struct refit_stream *stream = sending->serving.stream;
+    struct refit_holding *holding = sending->serving.holding;
+    struct refit_endpoint *endpoint = holding->endpoint;
     size_t framing = frame ? sizeof *frame : 0;
     sending->iov[0] = (struct iovec){.iov_base = frame, .iov_len = framing};
-    enum refit_status status = refit_rate_wait(sending->rate, bytes, endpoint->wake, err);
+    enum refit_status status = frame ? refit_serving_pace(&sending->serving, bytes, err)
+                                     : refit_rate_wait(&holding->rate, bytes, endpoint->wake, stream->fd, err);
     if (status == REFIT_OK)
-        status = refit_wire_send(sending->fd, sending->iov, count + 1, flags, endpoint->wake, REFIT_FOREVER, err);
+        status = refit_stream_send(stream, sending->iov, count + 1, flags, endpoint->wake, err);
     if (status == REFIT_OK)
         refit_count(&endpoint->counters.wire_bytes, bytes + framing);
     return status;
@@ -48,18 +62,17 @@ static uint64_t iov_bytes(const struct iovec *iov, int count)
     return bytes;
 }
 
-static enum refit_status send_direct(struct refit_sending *sending, struct refit_walk walk, struct refit_frame *frame,
-                                     struct refit_error *err)
+static enum refit_status send_direct(struct refit_sending *sending, const struct refit_arena *arena,
+                                     struct refit_walk walk, struct refit_frame *frame, struct refit_error *err)
 {
-    struct refit_endpoint *endpoint = sending->endpoint;
-    const struct refit_arena *arena = endpoint->config.arenas[0];
+    struct refit_endpoint *endpoint = sending->serving.holding->endpoint;
     struct refit_iov_cursor handed, digested;
     refit_iov_begin(&handed, walk);
     refit_iov_begin(&digested, walk);
     for (;;) {
         int count;
         enum refit_status status =
-            refit_iov_next(&handed, arena, sending->iov + 1, REFIT_SENDING_IOVS, PIECE_BYTES, &count, err);
+            refit_iov_next(&handed, arena, sending->iov + 1, REFIT_SENDING_IOVS, sending->piece_bytes, &count, err);
         if (status != REFIT_OK || count == 0)
             return status;
         uint64_t bytes = iov_bytes(sending->iov + 1, count);
@@ -76,13 +89,13 @@ static enum refit_status send_direct(struct refit_sending *sending, struct refit
     }
 }
 
-static enum refit_status pack_piece(struct refit_sending *sending, struct refit_walk window, struct refit_error *err)
+static enum refit_status pack_piece(struct refit_sending *sending, const struct refit_arena *arena,
+                                    struct refit_walk window, struct refit_error *err)
 {
-    struct refit_endpoint *endpoint = sending->endpoint;
+    struct refit_endpoint *endpoint = sending->serving.holding->endpoint;
     struct refit_completion completion;
     int64_t start = refit_clock_ns();
-    enum refit_status status = refit_memory_pack(endpoint->config.arenas[0], window, sending->staging, &sending->piece,
-                                                 &completion, err);
+    enum refit_status status = refit_memory_pack(arena, window, sending->staging, &sending->piece, &completion, err);
     if (status == REFIT_OK)
         status = refit_completion_wait(&completion, refit_deadline_in_ms(REFIT_ABORT_MS), err);
     if (status == REFIT_OK && !refit_segments_join(&sending->segments, &sending->piece))
@@ -92,14 +105,14 @@ static enum refit_status pack_piece(struct refit_sending *sending, struct refit_
     return status;
 }
 
-static enum refit_status send_packed(struct refit_sending *sending, struct refit_walk walk, struct refit_frame *frame,
-                                     struct refit_error *err)
+static enum refit_status send_packed(struct refit_sending *sending, const struct refit_arena *arena,
+                                     struct refit_walk walk, struct refit_frame *frame, struct refit_error *err)
 {
     if (!sending->staging && !(sending->staging = malloc(PIECE_BYTES)))
         return refit_fail_alloc(err, "staging of a connection", PIECE_BYTES);
     while (walk.left > 0) {
-        struct refit_walk window = refit_window_cut(&walk, PIECE_BYTES);
-        enum refit_status status = pack_piece(sending, window, err);
+        struct refit_walk window = refit_window_cut(&walk, sending->piece_bytes);
+        enum refit_status status = pack_piece(sending, arena, window, err);
         if (status != REFIT_OK)
             return status;
         sending->iov[1] = (struct iovec){.iov_base = sending->staging, .iov_len = window.left};
@@ -128,24 +141,22 @@ static enum refit_status send_trailer(struct refit_sending *sending, struct refi
     return send_iovs(sending, NULL, 1, bytes, 0, err);
 }
 
-enum refit_status refit_sending_batch(struct refit_sending *sending, const struct refit_edge *edge, uint32_t batch,
-                                      struct refit_error *err)
+static enum refit_status send_batch(struct refit_serving *serving, const struct refit_owed *owed,
+                                    struct refit_error *err)
 {
-    struct refit_endpoint *endpoint = sending->endpoint;
-    const struct refit_endpoint_config *config = &endpoint->config;
-    struct refit_walk walk = refit_walk_batch(config->plan, edge, batch);
+    struct refit_sending *sending = (struct refit_sending *)serving;
+    const struct refit_arena *arena;
+    struct refit_walk walk;
+    if (!refit_view_window(&serving->holding->view, owed->edge, owed->grant.batch, &arena, &walk))
+        return refit_fail(err, REFIT_INVALID, "no arena here has edge %016llx, which was offered",
+                          (unsigned long long)owed->edge->digest);
     struct refit_frame frame = {.type = REFIT_FRAME_DATA,
-                                .destination_rank = edge->destination_rank,
-                                .batch = batch,
-                                .length = (uint32_t)walk.left};
-    bool direct = refit_arena_kind(config->arenas[0]) == REFIT_ARENA_HOST &&
-                  refit_window_run_bytes(walk) >= REFIT_DIRECT_RUN;
+                                .length = (uint32_t)walk.left,
+                                .edge = owed->edge->digest,
+                                .batch = owed->grant.batch};
+    bool direct = refit_arena_kind(arena) == REFIT_ARENA_HOST && refit_window_run_bytes(walk) >= REFIT_DIRECT_RUN;
     sending->segments.count = 0;
     enum refit_status status =
-        direct ? send_direct(sending, walk, &frame, err) : send_packed(sending, walk, &frame, err);
-    if (status == REFIT_OK)
-        status = send_trailer(sending, err);
-    if (status == REFIT_OK)
-        refit_count(&endpoint->counters.payload_bytes, frame.length);
-    return status;
+        direct ? send_direct(sending, arena, walk, &frame, err) : send_packed(sending, arena, walk, &frame, err);
+    return status == REFIT_OK ? send_trailer(sending, err) : status;
 }

@@ -2,24 +2,27 @@
  *
  * Moving planned bytes. One table of operations serves every path: `tcp` and `local` here, `nccl` later.
  *
- * Both sides hold a plan of the same edge, each over its own memory. The *receiver grants* batches of an edge; the
- * holder on the other side answers with exactly that batch, whose bytes land straight in the receiver's arena, wherever the
- * receiver's own plan says. No frame carries a destination address, so nothing received can write elsewhere: an
- * unknown edge or batch, a wrong length or a batch that was not granted ends that connection.
- * Not granting is back-pressure; granting again is a retry.
+ * Both sides hold a plan with the same edge, each over its own memory. A *holder* is a process that has an edge's
+ * boxes: a rank of the trainer, a sibling that is being filled with the same plan (a *relay*: it serves what has
+ * landed and was verified there), or a sibling that serves another layout (a replica as a source). The *receiver
+ * grants* batches of an edge to a holder of its choice; the holder answers with exactly that batch, whose bytes land
+ * straight in the receiver's arena, wherever the receiver's own plan says. No frame carries a destination address, so
+ * nothing received can write elsewhere: an unknown edge or batch, a wrong length or a batch that was not granted ends
+ * that connection. Not granting is back-pressure; granting again is a retry.
  *
  *   receiver endpoint                     holder endpoint
  *   open(RECEIVER), card  ---- control API carries the card ---->  open(HOLDER), connect(card)
- *   post(edge, batch) = grant  --------------------------------->  reads its memory, digests, sends
- *   poll -> completion  <----------------------------------------  (served by the endpoint's own threads)
+ *   post(holder, edge, batch) = grant  ------------------------->  reads its memory, digests, sends
+ *   inbox: completion   <----------------------------------------  (served by the endpoint's own threads)
  *
- * Each message carries the sender's segment digests (memory/ops.h); the receiver digests what it writes into its arena and
- * compares, so a completion with REFIT_OK means verified bytes in place. Counted segments go to the tally of the side,
- * once per batch, however often it is sent.
+ * Each message carries the sender's segment digests (memory/ops.h); the receiver digests what it writes into its
+ * arena and compares, so a completion with REFIT_OK means verified bytes in place. Counted segments go to the tally
+ * of the side, once per batch, however often it is sent.
  *
  * abort() is bounded (REFIT_ABORT_MS), and after it returns no byte of any arena is read or written by the endpoint.
- * Endpoints are independent: one endpoint per refit and side. Functions of one endpoint are called from one thread at a time,
- * except abort, which any thread may call.
+ * Each batch that was granted completes exactly once: when drop() or abort() returns, those it ended have completed.
+ * Endpoints are independent: one endpoint per refit and side. Functions of one endpoint are called from one thread at
+ * a time, except abort, which any thread may call.
  */
 #ifndef REFIT_TRANSPORT_TRANSPORT_H
 #define REFIT_TRANSPORT_TRANSPORT_H
@@ -29,6 +32,8 @@
 #include "layouts/plan.h"
 #include "layouts/tally.h"
 #include "memory/arena.h"
+#include "transport/inbox.h"
+#include "transport/landed.h"
 
 #define REFIT_ABORT_MS 2000
 #define REFIT_TOKEN_BYTES 16
@@ -44,15 +49,26 @@ enum refit_transport_trait {
 
 struct refit_listener;
 
+/* A holder's number at the receiver: trainer ranks come first, then the fleet's members, then replicas that are
+ * sources. Only the receiver gives meaning to it. */
+#define REFIT_HOLDERS_MAX 65536u
+
 /* What an endpoint is opened with. All pointers are borrowed and must outlive the endpoint. */
 struct refit_endpoint_config {
     enum refit_role role;
     const char *refit_id;
     uint8_t token[REFIT_TOKEN_BYTES];  /* the receiver made it; it came to the holder through the control API */
     const struct refit_plan *plan;     /* this side's; scope covers every edge used */
-    uint32_t rank;                     /* holder: its source rank. receiver: unused */
-    struct refit_arena *const *arenas; /* receiver: one per destination rank, by rank. holder: arenas[0] */
+    uint32_t holder;                   /* holder: its number at the receiver. receiver: how many numbers there are */
+    /* Memory. Receiver and relay (a holder whose plan is of REFIT_DESTINATION scope): by destination rank, less the
+     * plan's first_rank. Holder with a plan of one source rank: arenas[0]; of all source ranks: by source rank. */
+    struct refit_arena *const *arenas;
     size_t arena_count;
+    /* Receiver: each batch is marked here once it has landed, verified, in every rank's memory. Holder: a grant of a
+     * batch that is not marked waits until it is (relays); NULL: everything may be served. Shared by all endpoints of
+     * a refit. */
+    struct refit_landed *landed;
+    struct refit_inbox *inbox;         /* receiver: where completions go; several endpoints may share one */
     struct refit_listener *listener;   /* receiver */
     struct refit_tally *tally;         /* by destination tensor id; NULL: not kept */
     bool verify;                       /* digest both sides; false only for measurements */
@@ -69,8 +85,20 @@ struct refit_endpoint_stats {
 };
 
 struct refit_transfer_completion {
-    uint32_t source_rank, destination_rank, batch;
+    uint32_t holder;
+    uint64_t edge; /* its digest */
+    uint32_t batch;
     enum refit_status status;  /* REFIT_OK, or why this batch did not land: REFIT_CORRUPT, REFIT_PEER, ... */
+};
+
+/* Holders send a sign of life every REFIT_ALIVE_MS while they owe a batch, whatever they wait for; one that is
+ * stopped, cut off or dead is seen by its silence. */
+#define REFIT_ALIVE_MS 100
+struct refit_holder_state {
+    bool connected, lost;
+    uint32_t owed;         /* granted, not completed */
+    int64_t heard_ns;      /* of refit_clock_ns: the last byte from it; 0: never */
+    uint64_t payload_bytes; /* landed from it */
 };
 
 struct refit_endpoint;
@@ -84,19 +112,22 @@ struct refit_transport {
                               struct refit_error *err);
     /* Receiver: how holders reach it; a small JSON object. */
     enum refit_status (*card)(struct refit_endpoint *endpoint, json_t **out, struct refit_error *err);
-    /* Holder: dial the receiver of `card`, prove the token, offer edges (their digests are compared). From then on
-     * the endpoint's threads serve grants until the receiver ends it, abort or close. May be called again once all its
-     * connections are lost (what was tallied stays tallied); REFIT_CONFLICT before. A refusal is the receiver's error. */
+    /* Holder: dial the receiver of `card`, prove the token, offer the plan's edges (those that the receiver's plan
+     * lacks are not used). From then on the endpoint's threads serve grants until the receiver ends it, abort or close.
+     * May be called again once all its connections are lost (what was tallied stays tallied); REFIT_CONFLICT before.
+     * A refusal is the receiver's error. */
     enum refit_status (*connect)(struct refit_endpoint *endpoint, const json_t *card, struct refit_deadline deadline,
                                  struct refit_error *err);
-    /* Receiver: grant one batch. REFIT_BUSY: the queue of that edge is full, poll first. REFIT_NOT_FOUND: its holder
-     * has not connected yet, poll first. REFIT_PEER: its holder is gone. */
-    enum refit_status (*post)(struct refit_endpoint *endpoint, const struct refit_edge *edge, uint32_t batch,
-                              struct refit_error *err);
-    /* Receiver: completions, waiting until there is at least one, a holder connected or was lost, or the deadline passed
-     * (*count 0 and REFIT_OK for the last three). */
-    enum refit_status (*poll)(struct refit_endpoint *endpoint, struct refit_transfer_completion *out, size_t max,
-                              size_t *count, struct refit_deadline deadline, struct refit_error *err);
+    /* Receiver: grant one batch to `holder`. REFIT_BUSY: that holder's queue or the inbox is full, wait first.
+     * REFIT_NOT_FOUND: it has not connected yet. REFIT_PEER: it is gone. REFIT_UNSUPPORTED: it does not offer this
+     * edge. The same batch may be granted again only after it completed. */
+    enum refit_status (*post)(struct refit_endpoint *endpoint, uint32_t holder, const struct refit_edge *edge,
+                              uint32_t batch, struct refit_error *err);
+    /* Receiver: what is known of a holder. */
+    void (*look)(struct refit_endpoint *endpoint, uint32_t holder, struct refit_holder_state *out);
+    /* Receiver: end this holder's connections; when it returns, nothing more of it lands, and what it owes completes
+     * with REFIT_PEER. It may dial again. */
+    void (*drop)(struct refit_endpoint *endpoint, uint32_t holder);
     /* Holder: wait until the receiver has said that it needs no more, or the connection is lost (REFIT_PEER). */
     enum refit_status (*wait_done)(struct refit_endpoint *endpoint, struct refit_deadline deadline,
                                    struct refit_error *err);
@@ -131,9 +162,9 @@ struct refit_listener_config {
 REFIT_MUST_CHECK enum refit_status refit_listener_start(const struct refit_listener_config *config,
                                                         struct refit_listener **out, struct refit_error *err);
 uint16_t refit_listener_tcp_port(const struct refit_listener *listener);
-/* How holders reach this listener over `transport` ("tcp", "local"), without an endpoint: the same card as an endpoint's, so
- * that it can be handed out before there is memory to land in. A connection whose endpoint is not open yet is parked
- * until its greeting's deadline. REFIT_UNSUPPORTED when the listener has no such address. *out is new. */
+/* How holders reach this listener over `transport` ("tcp", "local"), without an endpoint: the same card as an
+ * endpoint's, so that it can be handed out before there is memory to land in. A connection whose endpoint is not open
+ * yet is parked until its greeting's deadline. REFIT_UNSUPPORTED when the listener has no such address. *out is new. */
 REFIT_MUST_CHECK enum refit_status refit_listener_card(const struct refit_listener *listener, const char *transport,
                                                        json_t **out, struct refit_error *err);
 /* After the last endpoint that uses it is closed. NULL is fine. */

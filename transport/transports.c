@@ -24,19 +24,23 @@ static enum refit_status endpoint_connect(struct refit_endpoint *endpoint, const
     return endpoint->ops->connect ? endpoint->ops->connect(endpoint, card, deadline, err) : wrong_role("connect", err);
 }
 
-static enum refit_status endpoint_post(struct refit_endpoint *endpoint, const struct refit_edge *edge, uint32_t batch,
-                                       struct refit_error *err)
+static enum refit_status endpoint_post(struct refit_endpoint *endpoint, uint32_t holder, const struct refit_edge *edge,
+                                       uint32_t batch, struct refit_error *err)
 {
-    return endpoint->ops->post ? endpoint->ops->post(endpoint, edge, batch, err) : wrong_role("post", err);
+    return endpoint->ops->post ? endpoint->ops->post(endpoint, holder, edge, batch, err) : wrong_role("post", err);
 }
 
-static enum refit_status endpoint_poll(struct refit_endpoint *endpoint, struct refit_transfer_completion *out,
-                                       size_t max, size_t *count, struct refit_deadline deadline,
-                                       struct refit_error *err)
+static void endpoint_look(struct refit_endpoint *endpoint, uint32_t holder, struct refit_holder_state *out)
 {
-    *count = 0;
-    return endpoint->ops->poll ? endpoint->ops->poll(endpoint, out, max, count, deadline, err)
-                               : wrong_role("poll", err);
+    *out = (struct refit_holder_state){.owed = 0};
+    if (endpoint->ops->look)
+        endpoint->ops->look(endpoint, holder, out);
+}
+
+static void endpoint_drop(struct refit_endpoint *endpoint, uint32_t holder)
+{
+    if (endpoint->ops->drop)
+        endpoint->ops->drop(endpoint, holder);
 }
 
 static enum refit_status endpoint_wait_done(struct refit_endpoint *endpoint, struct refit_deadline deadline,
@@ -84,7 +88,8 @@ const struct refit_transport refit_transport_tcp = {
     .card = endpoint_card,
     .connect = endpoint_connect,
     .post = endpoint_post,
-    .poll = endpoint_poll,
+    .look = endpoint_look,
+    .drop = endpoint_drop,
     .wait_done = endpoint_wait_done,
     .finish = endpoint_finish,
     .stats = endpoint_stats,
@@ -100,7 +105,8 @@ const struct refit_transport refit_transport_local = {
     .card = endpoint_card,
     .connect = endpoint_connect,
     .post = endpoint_post,
-    .poll = endpoint_poll,
+    .look = endpoint_look,
+    .drop = endpoint_drop,
     .wait_done = endpoint_wait_done,
     .finish = endpoint_finish,
     .stats = endpoint_stats,

@@ -163,7 +163,7 @@
 
   const sorted = names => [...new Set(names)].sort((a, b) => a.localeCompare(b, 'en', {numeric: true}));
   function showTraffic(traffic, refit) {
-    let edges = (traffic.edges || []).map(e => ({from: `trainer rank ${e.source_rank}`, to: `serving rank ${e.destination_rank}`, bytes: e.bytes}));
+    let edges = (traffic.edges || []).map(e => ({from: `source ${e.source_ranks}`, to: `serving ${e.destination_ranks}`, bytes: e.bytes}));
     if (!edges.length && refit && Number(refit.bytes_due))
       edges = [{from: traffic.checkpoint ? 'checkpoint files' : 'source', to: 'this replica', bytes: refit.bytes_due}];
     const from = sorted(edges.map(e => e.from)), to = sorted(edges.map(e => e.to));

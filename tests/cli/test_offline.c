@@ -122,12 +122,13 @@ static void plan_shows_bytes_per_link(void **state)
         "{\"format\":\"refit-layout/1\",\"ranks\":2,\"meshes\":{\"tp\":{\"axes\":[\"tp\"],\"shape\":[2]}},\"entries\":["
         "{\"tensor\":\"a.weight\",\"dtype\":\"BF16\",\"shape\":[10,6],\"mesh\":\"tp\",\"placements\":[\"Shard(1)\"]},"
         "{\"tensor\":\"b.weight\",\"dtype\":\"F32\",\"shape\":[5],\"mesh\":\"tp\",\"placements\":[\"Replicate\"]}]}"));
-    expect("plan model.safetensors --layout engine.json", 0, "160 bytes");
-    expect("plan model.safetensors --layout engine.json --output json", 0, "\"bytes\": 80");
+    expect("plan model.safetensors --layout engine.json", 0, "140 bytes (140 B) over 3 links, 160 B written");
+    expect("plan model.safetensors --layout engine.json", 0, "\n0             0-1            20 B"); /* once for both */
+    expect("plan model.safetensors --layout engine.json --output json", 0, "\"bytes\": 140");
     assert_true(safetensors_write_text("part.json",
         "{\"format\":\"refit-topology/1\",\"ranks\":2,\"domains\":[{\"name\":\"rack-a\",\"ranks\":[0]},"
         "{\"name\":\"rack-b\",\"ranks\":[1]}]}"));
-    expect("plan model.safetensors --layout engine.json --topology part.json", 0, "link - -> rack-b: 80 B");
+    expect("plan model.safetensors --layout engine.json --topology part.json", 0, "link - -> rack-b: 70 B");
     expect("plan model.safetensors --layout engine.json --source-topology part.json", 1, "has 2 ranks, its layout has 1");
     expect("plan --layout engine.json", 1, "--source-layout FILE");
     expect("plan model.safetensors", 1, "--to URL");

@@ -102,21 +102,62 @@ static struct refit_plan *build(struct refit_layout *source, struct refit_layout
     return plan;
 }
 
-/* Both ranks of an edge find it in their own plans, and alike. */
+/* Each unit that some rank holds, once: the sum of all plans' bytes, which have each unit once themselves. */
+static void check_whole(struct refit_layout *source, struct refit_layout *destination, uint64_t model_bytes)
+{
+    struct refit_plan *whole = build(source, destination, (struct refit_plan_scope){.side = REFIT_SOURCE,
+                                                                                    .rank = REFIT_ALL_RANKS,
+                                                                                    .totals_only = true});
+    assert_int_equal(refit_plan_bytes(whole), model_bytes);
+    assert_int_equal(refit_plan_written_bytes(whole), bytes_held(destination, REFIT_ALL_RANKS));
+    refit_plan_release(whole);
+}
+
+/* All source ranks and all destination ranks as one receiver: the same edges on both sides. */
+static void check_both_sides(struct refit_layout *source, struct refit_layout *destination)
+{
+    struct refit_plan *from = build(source, destination, (struct refit_plan_scope){.side = REFIT_SOURCE,
+                                                                                   .rank = REFIT_ALL_RANKS});
+    struct refit_plan *to = build(source, destination, (struct refit_plan_scope){.side = REFIT_DESTINATION,
+                                                                                 .rank = REFIT_ALL_RANKS});
+    size_t count;
+    size_t to_count;
+    const struct refit_edge *edges = refit_plan_edges(from, &count);
+    const struct refit_edge *to_edges = refit_plan_edges(to, &to_count);
+    assert_int_equal(count, to_count);
+    for (size_t i = 0; i < count; i++) {
+        assert_int_equal(edges[i].digest, to_edges[i].digest);
+        assert_int_equal(edges[i].batches, to_edges[i].batches);
+    }
+    assert_int_equal(refit_plan_class(from), refit_plan_class(to));
+    refit_plan_release(from);
+    refit_plan_release(to);
+}
+
+/* A source rank and a receiver of one rank find the edges between them in their own plans, and alike. */
 static void check_two_ranks(struct refit_layout *source, struct refit_layout *destination, uint32_t source_rank,
                             uint32_t destination_rank)
 {
-    struct refit_plan *from = build(source, destination, (struct refit_plan_scope){.side = REFIT_SOURCE,
-                                                                                   .rank = source_rank});
-    struct refit_plan *to = build(source, destination, (struct refit_plan_scope){.side = REFIT_DESTINATION,
-                                                                                 .rank = destination_rank});
-    const struct refit_edge *a = refit_plan_edge(from, source_rank, destination_rank);
-    const struct refit_edge *b = refit_plan_edge(to, source_rank, destination_rank);
-    assert_true(!a == !b);
-    if (a && b) {
-        assert_int_equal(a->digest, b->digest);
-        assert_int_equal(a->bytes, b->bytes);
+    struct refit_plan_scope scope = {.side = REFIT_SOURCE, .rank = source_rank, .first_rank = destination_rank,
+                                     .rank_count = 1};
+    struct refit_plan *from = build(source, destination, scope);
+    scope.side = REFIT_DESTINATION;
+    scope.rank = REFIT_ALL_RANKS;
+    struct refit_plan *to = build(source, destination, scope);
+    size_t count;
+    size_t found = 0;
+    const struct refit_edge *edges = refit_plan_edges(to, &count);
+    for (size_t i = 0; i < count; i++) {
+        const struct refit_edge *edge = refit_plan_edge(from, edges[i].digest);
+        const bool sends = refit_group_has(refit_plan_group(to, REFIT_SOURCE, edges[i].source_group), source_rank);
+        assert_int_equal(edge != NULL, sends);
+        if (edge) {
+            assert_int_equal(edge->bytes, edges[i].bytes);
+            found++;
+        }
     }
+    (void)refit_plan_edges(from, &count);
+    assert_int_equal(found, count);
     assert_int_equal(refit_plan_bytes(to), bytes_held(destination, destination_rank));
     assert_true(refit_plan_memory(from) < (size_t)8 << 20);
     assert_true(refit_plan_memory(to) < (size_t)8 << 20);
@@ -124,15 +165,7 @@ static void check_two_ranks(struct refit_layout *source, struct refit_layout *de
     refit_plan_release(to);
 }
 
-static void check_whole(struct refit_layout *source, struct refit_layout *destination)
-{
-    struct refit_plan *whole = build(source, destination, (struct refit_plan_scope){.side = REFIT_SOURCE,
-                                                                                    .rank = REFIT_ALL_RANKS,
-                                                                                    .totals_only = true});
-    assert_int_equal(refit_plan_bytes(whole), bytes_held(destination, REFIT_ALL_RANKS));
-    refit_plan_release(whole);
-}
-
+#define EDGES_BOTH 100u
 #define EDGES_MAX 30000u /* more of them are planned for two ranks only, to keep the test short */
 
 static void check_pair(const struct pair *pair)
@@ -142,7 +175,10 @@ static void check_pair(const struct pair *pair)
     assert_int_equal(refit_layout_model_bytes(source), pair->model_bytes);
     assert_int_equal(refit_layout_model_bytes(destination), pair->model_bytes);
     if (refit_layout_ranks(source) * refit_layout_ranks(destination) < EDGES_MAX) {
-        check_whole(source, destination);
+        check_whole(source, destination, pair->model_bytes);
+    }
+    if (refit_layout_ranks(source) * refit_layout_ranks(destination) < EDGES_BOTH) {
+        check_both_sides(source, destination);
     }
     check_two_ranks(source, destination, refit_layout_ranks(source) - 1, refit_layout_ranks(destination) / 2);
     refit_layout_release(source);
@@ -176,6 +212,14 @@ static void small_matrices(void **state)
           {"w", "BF16", "[64,48]", NULL, S0 "," R "," R, NULL, R "," R "," R});
     CHECK("TP4 to TP2 x DP2", MESH("tp", 4, "b", 1, "c", 1), MESH("dp", 2, "tp", 2, "c", 1), 64 * 48 * 2,
           {"w", "BF16", "[64,48]", NULL, S1 "," R "," R, NULL, R "," S0 "," R});
+    CHECK("FSDP8 to TP4 x DP2", MESH("fsdp", 8, "b", 1, "c", 1), MESH("dp", 2, "tp", 4, "c", 1), 64 * 48 * 2 + 48 * 2,
+          {"w", "BF16", "[64,48]", NULL, S0 "," R "," R, NULL, R "," S1 "," R},
+          {"n", "BF16", "[48]", NULL, S0 "," R "," R, NULL, R "," R "," R});
+    CHECK("HSDP 2 x 4 to TP2 x DP4", MESH("dp", 2, "fsdp", 4, "c", 1), MESH("dp", 4, "tp", 2, "c", 1), 64 * 48 * 2,
+          {"w", "BF16", "[64,48]", NULL, R "," S0 "," R, NULL, R "," S1 "," R});
+    CHECK("FSDP2 inside TP2 in 2 replicas to TP4", MESH("dp", 2, "fsdp", 2, "tp", 2), MESH("tp", 4, "b", 1, "c", 1),
+          64 * 48 * 2,
+          {"w", "BF16", "[64,48]", NULL, R ",\"_StridedShard(0, split_factor=2)\"," S0, NULL, S1 "," R "," R});
 }
 
 static void dense_models(void **state)

@@ -10,14 +10,15 @@
 
 #include "layouts/plan.h"
 #include "plan_oracle.h"
+#include "plan_texts.h"
 #include "random_layout.h"
 
 #define RANKS_MAX 12
 #ifdef __SANITIZE_THREAD__ /* one thread, twenty times slower: a sample is enough */
-#define SEEDS 120
+#define SEEDS 40
 #define SCOPE_SEEDS 15
 #else
-#define SEEDS 2000
+#define SEEDS 400
 #define SCOPE_SEEDS 200
 #endif
 
@@ -25,6 +26,7 @@
 struct pair {
     struct refit_layout *source;
     struct refit_layout *destination;
+    struct refit_plan_scope scope; /* ranks planned for, and tensors wanted */
     struct refit_plan *at_source;
     struct refit_plan *at_destination;
 };
@@ -33,7 +35,9 @@ static struct refit_plan *build(const struct pair *pair, enum refit_side side, u
 {
     struct refit_plan *plan = NULL;
     struct refit_error err;
-    const struct refit_plan_scope scope = {.side = side, .rank = rank};
+    struct refit_plan_scope scope = pair->scope;
+    scope.side = side;
+    scope.rank = rank;
     if (refit_plan_build(pair->source, pair->destination, scope, &plan, &err) != REFIT_OK) {
         print_error("%s\n%s\n%s\n", err.text, refit_layout_text(pair->source, NULL),
                     refit_layout_text(pair->destination, NULL));
@@ -48,45 +52,70 @@ static void build_both(struct pair *pair)
     pair->at_destination = build(pair, REFIT_DESTINATION, REFIT_ALL_RANKS);
 }
 
-static void release(struct pair *pair)
+static void release_plans(struct pair *pair)
 {
     refit_plan_release(pair->at_source);
     refit_plan_release(pair->at_destination);
+    pair->at_source = pair->at_destination = NULL;
+}
+
+static void release(struct pair *pair)
+{
+    release_plans(pair);
     refit_layout_release(pair->source);
     refit_layout_release(pair->destination);
 }
 
-static struct pair random_pair(struct random *r, bool overlaps)
+static struct pair random_layouts(struct random *r, bool overlaps)
 {
     const struct model model = random_model(r);
     struct pair pair = {.source = random_layout(r, &model, RANKS_MAX, overlaps),
                         .destination = random_layout(r, &model, RANKS_MAX, overlaps)};
     assert_true(pair.source && pair.destination);
+    return pair;
+}
+
+static struct pair random_pair(struct random *r, bool overlaps)
+{
+    struct pair pair = random_layouts(r, overlaps);
     build_both(&pair);
     return pair;
 }
 
-static struct refit_layout *parse(const char *text)
+/* Some tensors wanted, or NULL: all. New. */
+static uint8_t *random_mask(struct random *r, const struct refit_layout *destination)
 {
-    struct refit_layout *layout = NULL;
-    struct refit_error err = {.text = ""};
-    if (refit_layout_parse(text, strlen(text), "a test layout", &layout, &err) != REFIT_OK) {
-        print_error("%s\n", err.text);
-        fail();
+    const uint32_t count = refit_layout_tensor_count(destination);
+    uint8_t *wanted = malloc(count + 1);
+    const uint32_t of = 1 + random_below(r, 4);
+    assert_non_null(wanted);
+    for (uint32_t id = 0; id < count; id++) {
+        wanted[id] = random_below(r, of) == 0;
     }
-    return layout;
+    return wanted;
 }
 
 /* ---- applying a plan ---- */
 
-static void assert_same_edges(const struct refit_edge *a, const struct refit_edge *b)
+static struct refit_group group_of(const struct refit_plan *plan, enum refit_side side, const struct refit_edge *edge)
 {
-    assert_int_equal(a->source_rank, b->source_rank);
-    assert_int_equal(a->destination_rank, b->destination_rank);
+    return refit_plan_group(plan, side, side == REFIT_SOURCE ? edge->source_group : edge->destination_group);
+}
+
+static void assert_same_edges(const struct refit_plan *plan, const struct refit_edge *a,
+                              const struct refit_plan *other, const struct refit_edge *b)
+{
+    for (int side = REFIT_SOURCE; side <= REFIT_DESTINATION; side++) {
+        const struct refit_group x = group_of(plan, (enum refit_side)side, a);
+        const struct refit_group y = group_of(other, (enum refit_side)side, b);
+        assert_int_equal(x.count, y.count);
+        assert_memory_equal(x.ranks, y.ranks, x.count * sizeof(*x.ranks));
+    }
     assert_int_equal(a->bytes, b->bytes);
     assert_int_equal(a->ops, b->ops);
     assert_int_equal(a->batches, b->batches);
     assert_int_equal(a->digest, b->digest);
+    assert_int_equal(refit_plan_batch_bytes(plan), refit_plan_batch_bytes(other));
 }
 
 static uint64_t some_bytes(struct random *r)
@@ -94,127 +123,228 @@ static uint64_t some_bytes(struct random *r)
     return random_below(r, 2) ? UINT64_MAX : 1 + random_below(r, 50);
 }
 
-/* Moves one batch as two ranks would: each derives its own strips, cut where it likes. */
-static void move_batch(const struct pair *pair, const struct refit_edge *edge, uint32_t number, struct random *r,
-                       const struct memory *from, struct memory *to, struct refit_tally *sent,
-                       struct refit_tally *received)
+/* What moving needs beside the plans. */
+struct world {
+    struct memory from, to;
+    struct holders holders;
+    struct refit_tally *sent, *received;
+    struct random *r;
+};
+
+static uint8_t stream[REFIT_BATCH_BYTES_MAX];
+
+/* The batch as a rank of the source group has it; all have the same. */
+static void send_batch(const struct pair *pair, const struct refit_edge *edge, uint32_t number, uint32_t place,
+                       struct world *w)
 {
-    static uint8_t stream[REFIT_BATCH_BYTES];
-    const uint64_t bytes = refit_batch_bytes(edge, number);
+    static uint8_t other[REFIT_BATCH_BYTES_MAX];
+    const uint32_t rank = group_of(pair->at_source, REFIT_SOURCE, edge).ranks[place];
+    struct refit_walk walk = refit_walk_batch(pair->at_source, edge, number, rank);
     struct refit_strip strip;
     uint64_t done = 0;
-    struct refit_walk walk = refit_walk_batch(pair->at_source, refit_plan_edge(pair->at_source, edge->source_rank,
-                                                                               edge->destination_rank), number);
-    for (uint64_t most = some_bytes(r); refit_walk_next(&walk, most, &strip); most = some_bytes(r)) {
+    for (uint64_t most = some_bytes(w->r); refit_walk_next(&walk, most, &strip); most = some_bytes(w->r)) {
         assert_true(strip.run_bytes * strip.count <= most);
-        strip_read(from, edge->source_rank, &strip, stream + done);
-        strip_tally(from, edge->source_rank, &strip, sent);
+        strip_read(&w->from, rank, &strip, (place == 0 ? stream : other) + done);
+        if (place == 0) {
+            strip_tally(&w->from, rank, &strip, w->sent);
+        }
         done += strip.run_bytes * strip.count;
     }
-    assert_int_equal(done, bytes);
-    walk = refit_walk_batch(pair->at_destination, edge, number);
-    done = 0;
-    for (uint64_t most = some_bytes(r); refit_walk_next(&walk, most, &strip); most = some_bytes(r)) {
-        strip_write(to, edge->destination_rank, &strip, stream + done);
-        strip_tally(to, edge->destination_rank, &strip, received);
-        done += strip.run_bytes * strip.count;
+    assert_int_equal(done, refit_batch_bytes(pair->at_source, edge, number));
+    if (place > 0) {
+        assert_memory_equal(stream, other, done);
     }
-    assert_int_equal(done, bytes);
 }
 
-static void check_pair(const struct pair *pair, struct random *r)
+static void take_batch(const struct pair *pair, const struct refit_edge *edge, uint32_t number, uint32_t place,
+                       struct world *w)
 {
-    struct memory from = memory_create(pair->source);
-    struct memory to = memory_create(pair->destination);
-    const uint32_t tensors = refit_layout_tensor_count(pair->destination);
-    struct refit_tally *sent = refit_tally_create(tensors);
-    struct refit_tally *received = refit_tally_create(tensors);
+    const uint32_t rank = group_of(pair->at_destination, REFIT_DESTINATION, edge).ranks[place];
+    struct refit_walk walk = refit_walk_batch(pair->at_destination, edge, number, rank);
+    struct refit_strip strip;
+    uint64_t done = 0;
+    for (uint64_t most = some_bytes(w->r); refit_walk_next(&walk, most, &strip); most = some_bytes(w->r)) {
+        strip_write(&w->to, rank, &strip, stream + done);
+        if (place == 0) {
+            strip_tally(&w->to, rank, &strip, w->received);
+            holders_check_strip(&w->holders, pair->at_destination, edge, &strip);
+        }
+        done += strip.run_bytes * strip.count;
+    }
+    assert_int_equal(done, refit_batch_bytes(pair->at_destination, edge, number));
+}
+
+/* Moves everything as ranks would: each derives its own strips, cut where it likes. */
+static void move_all(const struct pair *pair, struct world *w)
+{
     size_t count;
     size_t source_count;
+    uint64_t bytes = 0;
+    uint64_t written = 0;
     const struct refit_edge *edges = refit_plan_edges(pair->at_destination, &count);
     const struct refit_edge *source_edges = refit_plan_edges(pair->at_source, &source_count);
-    memory_fill(&from);
     assert_int_equal(count, source_count);
     for (size_t i = 0; i < count; i++) {
-        assert_same_edges(&edges[i], &source_edges[i]);
+        const uint32_t senders = group_of(pair->at_source, REFIT_SOURCE, &source_edges[i]).count;
+        const uint32_t takers = group_of(pair->at_destination, REFIT_DESTINATION, &edges[i]).count;
+        assert_same_edges(pair->at_destination, &edges[i], pair->at_source, &source_edges[i]);
+        assert_true(edges[i].bytes > 0);
         for (uint32_t number = 0; number < edges[i].batches; number++) {
-            move_batch(pair, &edges[i], number, r, &from, &to, sent, received);
+            for (uint32_t place = 0; place < senders; place++) {
+                send_batch(pair, &source_edges[i], number, place, w);
+            }
+            for (uint32_t place = 0; place < takers; place++) {
+                take_batch(pair, &edges[i], number, place, w);
+            }
         }
+        bytes += edges[i].bytes;
+        written += edges[i].bytes * takers;
     }
-    memory_check_filled_once(&to);
-    for (uint32_t id = 0; id < tensors; id++) {
-        /* Counted exactly once per byte, on both sides, or this sum would differ. */
-        assert_true(refit_digest_equal(refit_tally_get(sent, id), content_digest(pair->destination, id)));
-        assert_true(refit_digest_equal(refit_tally_get(received, id), content_digest(pair->destination, id)));
+    assert_int_equal(refit_plan_bytes(pair->at_destination), bytes);
+    assert_int_equal(refit_plan_written_bytes(pair->at_destination), written);
+    holders_check_all_seen(&w->holders, pair->at_destination, pair->scope.wanted);
+}
+
+/* Counted exactly once per byte over all parts, on both sides, or these sums would differ. */
+static void check_tallies(const struct pair *pair, const struct world *w)
+{
+    for (uint32_t id = 0; id < refit_layout_tensor_count(pair->destination); id++) {
+        struct refit_digest expected = {{0, 0}};
+        if (!pair->scope.wanted || pair->scope.wanted[id]) {
+            expected = content_digest(pair->destination, id);
+        }
+        assert_true(refit_digest_equal(refit_tally_get(w->sent, id), expected));
+        assert_true(refit_digest_equal(refit_tally_get(w->received, id), expected));
     }
-    refit_tally_destroy(sent);
-    refit_tally_destroy(received);
-    memory_destroy(&from);
-    memory_destroy(&to);
+}
+
+/* Plans the destination in parts of at most part_ranks ranks, and moves all of them. */
+static void check_pair(struct pair *pair, uint32_t part_ranks, struct random *r)
+{
+    const uint32_t tensors = refit_layout_tensor_count(pair->destination);
+    const uint32_t ranks = refit_layout_ranks(pair->destination);
+    struct world w = {.from = memory_create(pair->source), .to = memory_create(pair->destination), .r = r};
+    w.holders = holders_create(pair->source, pair->destination);
+    w.sent = refit_tally_create(tensors);
+    w.received = refit_tally_create(tensors);
+    memory_fill(&w.from);
+    for (uint32_t first = 0; first < ranks; first += pair->scope.rank_count) {
+        const uint32_t most = part_ranks < ranks - first ? part_ranks : ranks - first;
+        pair->scope.first_rank = first;
+        pair->scope.rank_count = most == ranks ? ranks : 1 + random_below(r, most);
+        build_both(pair);
+        move_all(pair, &w);
+        release_plans(pair);
+    }
+    memory_check_filled_once(&w.to, pair->scope.wanted);
+    check_tallies(pair, &w);
+    refit_tally_destroy(w.sent);
+    refit_tally_destroy(w.received);
+    holders_destroy(&w.holders);
+    memory_destroy(&w.from);
+    memory_destroy(&w.to);
 }
 
 static void random_layouts_move_every_byte_exactly_once(void **state)
 {
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
         struct random r = {.state = seed};
-        struct pair pair = random_pair(&r, seed % 4 == 0);
-        check_pair(&pair, &r);
+        struct pair pair = random_layouts(&r, seed % 2 == 0);
+        check_pair(&pair, UINT32_MAX, &r);
         release(&pair);
     }
 }
 
-/* A rank's own plan has the edges of the whole plan that are its own, and the same strips. */
-static void check_rank(const struct pair *pair, const struct refit_plan *whole, enum refit_side side, uint32_t rank)
+static void parts_of_a_replica_add_up(void **state)
 {
-    struct refit_plan *own = build(pair, side, rank);
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        struct random r = {.state = seed * 104729};
+        struct pair pair = random_layouts(&r, seed % 2 == 0);
+        check_pair(&pair, 1 + random_below(&r, 4), &r);
+        release(&pair);
+    }
+}
+
+static void only_wanted_tensors_move(void **state)
+{
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        struct random r = {.state = seed * 15485863};
+        struct pair pair = random_layouts(&r, seed % 3 == 0);
+        uint8_t *wanted = random_mask(&r, pair.destination);
+        pair.scope.wanted = wanted;
+        check_pair(&pair, seed % 2 ? UINT32_MAX : 2, &r);
+        release(&pair);
+        free(wanted);
+    }
+}
+
+static void assert_same_strips(const struct refit_plan *plan, const struct refit_edge *edge,
+                               const struct refit_plan *other, const struct refit_edge *other_edge, uint32_t rank)
+{
+    struct refit_strip a;
+    struct refit_strip b;
+    struct refit_walk walk = refit_walk_batch(plan, edge, 0, rank);
+    struct refit_walk other_walk = refit_walk_batch(other, other_edge, 0, rank);
+    while (refit_walk_next(&walk, UINT64_MAX, &a)) {
+        assert_true(refit_walk_next(&other_walk, UINT64_MAX, &b));
+        assert_int_equal(a.offset, b.offset);
+        assert_int_equal(a.stride, b.stride);
+        assert_int_equal(a.tensor_offset, b.tensor_offset);
+        assert_int_equal(a.tensor_stride, b.tensor_stride);
+        assert_int_equal(a.run_bytes, b.run_bytes);
+        assert_int_equal(a.count, b.count);
+        assert_int_equal(a.tensor, b.tensor);
+        assert_int_equal(a.counted, b.counted);
+    }
+    assert_false(refit_walk_next(&other_walk, UINT64_MAX, &b));
+}
+
+/* A source rank's own plan has the edges of the whole plan that it can send, and the same strips. */
+static void check_rank(const struct pair *pair, uint32_t rank)
+{
+    struct refit_plan *own = build(pair, REFIT_SOURCE, rank);
     size_t count;
     size_t own_count;
-    const struct refit_edge *edges = refit_plan_edges(whole, &count);
+    const struct refit_edge *edges = refit_plan_edges(pair->at_source, &count);
     const struct refit_edge *own_edges = refit_plan_edges(own, &own_count);
     size_t at = 0;
     uint64_t bytes = 0;
     for (size_t i = 0; i < count; i++) {
-        struct refit_strip a;
-        struct refit_strip b;
-        if ((side == REFIT_SOURCE ? edges[i].source_rank : edges[i].destination_rank) != rank) {
+        if (!refit_group_has(group_of(pair->at_source, REFIT_SOURCE, &edges[i]), rank)) {
             continue;
         }
         assert_true(at < own_count);
-        assert_same_edges(&edges[i], &own_edges[at]);
-        struct refit_walk walk = refit_walk_batch(whole, &edges[i], 0);
-        struct refit_walk own_walk = refit_walk_batch(own, &own_edges[at], 0);
-        while (refit_walk_next(&walk, UINT64_MAX, &a)) {
-            assert_true(refit_walk_next(&own_walk, UINT64_MAX, &b));
-            assert_int_equal(a.offset, b.offset);
-            assert_int_equal(a.stride, b.stride);
-            assert_int_equal(a.tensor_offset, b.tensor_offset);
-            assert_int_equal(a.tensor_stride, b.tensor_stride);
-            assert_int_equal(a.run_bytes, b.run_bytes);
-            assert_int_equal(a.count, b.count);
-            assert_int_equal(a.tensor, b.tensor);
-            assert_int_equal(a.counted, b.counted);
-        }
-        assert_false(refit_walk_next(&own_walk, UINT64_MAX, &b));
+        assert_same_edges(pair->at_source, &edges[i], own, &own_edges[at]);
+        assert_ptr_equal(refit_plan_edge(own, edges[i].digest), &own_edges[at]);
+        assert_same_strips(pair->at_source, &edges[i], own, &own_edges[at], rank);
         bytes += edges[i].bytes;
         at++;
     }
     assert_int_equal(at, own_count);
+    struct refit_strip strip;
+    for (size_t i = 0; i < own_count; i++) { /* nothing is known of another rank's memory */
+        struct refit_walk walk = refit_walk_batch(own, &own_edges[i], 0, rank + 1);
+        assert_false(refit_walk_next(&walk, UINT64_MAX, &strip));
+    }
     assert_int_equal(bytes, refit_plan_bytes(own));
     refit_plan_release(own);
 }
 
-static void every_scope_gives_the_same_edges(void **state)
+static void every_source_rank_has_the_edges_it_can_send(void **state)
 {
     for (uint64_t seed = 1; seed <= SCOPE_SEEDS; seed++) {
         struct random r = {.state = seed * 7919};
-        struct pair pair = random_pair(&r, seed % 3 == 0);
+        struct pair pair = random_layouts(&r, seed % 3 == 0);
+        uint8_t *wanted = random_mask(&r, pair.destination);
+        pair.scope.wanted = seed % 2 ? wanted : NULL;
+        pair.scope.first_rank = random_below(&r, refit_layout_ranks(pair.destination));
+        pair.scope.rank_count = 1 + random_below(&r, refit_layout_ranks(pair.destination) - pair.scope.first_rank);
+        build_both(&pair);
         for (uint32_t rank = 0; rank < refit_layout_ranks(pair.source); rank++) {
-            check_rank(&pair, pair.at_source, REFIT_SOURCE, rank);
-        }
-        for (uint32_t rank = 0; rank < refit_layout_ranks(pair.destination); rank++) {
-            check_rank(&pair, pair.at_destination, REFIT_DESTINATION, rank);
+            check_rank(&pair, rank);
         }
         release(&pair);
+        free(wanted);
     }
 }
 
@@ -232,66 +362,14 @@ static void totals_have_edges_and_no_strips(void **state)
     const struct refit_edge *whole = refit_plan_edges(pair.at_source, &whole_count);
     assert_int_equal(count, whole_count);
     for (size_t i = 0; i < count; i++) {
-        assert_same_edges(&edges[i], &whole[i]);
-        struct refit_walk walk = refit_walk_batch(totals, &edges[i], 0);
+        assert_same_edges(totals, &edges[i], pair.at_source, &whole[i]);
+        struct refit_walk walk =
+            refit_walk_batch(totals, &edges[i], 0, group_of(totals, REFIT_SOURCE, &edges[i]).ranks[0]);
         assert_false(refit_walk_next(&walk, UINT64_MAX, &strip));
     }
     assert_true(refit_plan_memory(totals) < refit_plan_memory(pair.at_source));
     refit_plan_release(totals);
     release(&pair);
-}
-
-/* ---- sharing ---- */
-
-#define SHARED(placement) \
-    "{\"format\":\"refit-layout/1\",\"ranks\":%u,\"meshes\":{\"m\":{\"axes\":[\"x\"],\"shape\":[%u]}},\"entries\":[" \
-    "{\"tensor\":\"l.{i}.w\",\"for\":{\"i\":[0,40]},\"dtype\":\"BF16\",\"shape\":[64,48],\"mesh\":\"m\"," \
-    "\"placements\":[\"" placement "\"]},{\"tensor\":\"n\",\"dtype\":\"F32\",\"shape\":[7],\"mesh\":\"m\"," \
-    "\"placements\":[\"" placement "\"]}]}"
-
-/* Every edge's bytes by the rule itself: the least loaded source, the lowest among equals, tensor by tensor. */
-static void check_shares(uint32_t sources, uint32_t destinations)
-{
-    char text[512];
-    struct pair pair;
-    uint64_t sent[64] = {0};
-    uint64_t expected[64] = {0};
-    size_t count;
-    (void)snprintf(text, sizeof(text), SHARED("Replicate"), sources, sources);
-    pair.source = parse(text);
-    (void)snprintf(text, sizeof(text), SHARED("Shard(0)"), destinations, destinations);
-    pair.destination = parse(text);
-    build_both(&pair);
-    const struct refit_edge *edges = refit_plan_edges(pair.at_source, &count);
-    for (size_t i = 0; i < count; i++) {
-        sent[edges[i].source_rank] += edges[i].bytes;
-    }
-    for (uint32_t id = 0; id < 41; id++) {
-        const uint64_t rows = id < 40 ? 64 : 7;
-        const uint64_t row_bytes = id < 40 ? 48 * 2 : 4;
-        const uint64_t chunk = (rows + destinations - 1) / destinations;
-        for (uint64_t at = 0; at < rows; at += chunk) {
-            uint32_t least = 0;
-            for (uint32_t s = 1; s < sources; s++) {
-                least = expected[s] < expected[least] ? s : least;
-            }
-            expected[least] += (rows - at < chunk ? rows - at : chunk) * row_bytes;
-        }
-    }
-    for (uint32_t s = 0; s < sources; s++) {
-        assert_int_equal(sent[s], expected[s]);
-    }
-    release(&pair);
-}
-
-static void replicated_sources_share_by_bytes(void **state)
-{
-    check_shares(1, 3);
-    check_shares(5, 3);
-    check_shares(8, 8);
-    check_shares(9, 2); /* from here on in a heap */
-    check_shares(23, 7);
-    check_shares(64, 5);
 }
 
 /* ---- names ---- */
@@ -381,31 +459,55 @@ static void missing_boxes_are_named_with_their_rank(void **state)
     REFUSED(halves, source, "\"w\"", "[5:6, 0:2]", "excuse");
 }
 
-static void scope_outside_the_mesh_is_refused(void **state)
+static void refuse_scope(struct refit_plan_scope scope, const char *words)
 {
     struct pair pair = {.source = parse(ONE_RANK "\"entries\":[" TENSOR("w", "F32", "[4]") "]}"),
                         .destination = parse(ONE_RANK "\"entries\":[" TENSOR("w", "F32", "[4]") "]}")};
-    const struct refit_plan_scope scope = {.side = REFIT_DESTINATION, .rank = 1};
     struct refit_plan *plan = NULL;
     struct refit_error err;
     assert_int_equal(refit_plan_build(pair.source, pair.destination, scope, &plan, &err), REFIT_INVALID);
-    assert_non_null(strstr(err.text, "destination rank 1"));
+    assert_null(plan);
+    assert_non_null(strstr(err.text, words));
     release(&pair);
 }
 
-static void edges_are_found_by_ranks(void **state)
+static void scope_outside_the_ranks_is_refused(void **state)
+{
+    refuse_scope((struct refit_plan_scope){.side = REFIT_SOURCE, .rank = 1}, "source rank 1");
+    refuse_scope((struct refit_plan_scope){.side = REFIT_DESTINATION, .rank = 0}, "destination rank 0");
+    refuse_scope((struct refit_plan_scope){.side = REFIT_DESTINATION, .rank = REFIT_ALL_RANKS, .rank_count = 2},
+                 "2 destination ranks");
+    refuse_scope((struct refit_plan_scope){.side = REFIT_SOURCE, .rank = 0, .first_rank = 1, .rank_count = 1},
+                 "from 1 on");
+    refuse_scope((struct refit_plan_scope){.side = REFIT_SOURCE, .rank = 0, .first_rank = 1}, "from 1 on");
+}
+
+static void edges_are_in_order_and_found_by_digest(void **state)
+{
+    for (uint64_t seed = 1; seed <= SCOPE_SEEDS; seed++) {
+        struct random r = {.state = seed * 31};
+        struct pair pair = random_pair(&r, seed % 2);
+        size_t count;
+        const struct refit_edge *edges = refit_plan_edges(pair.at_source, &count);
+        for (size_t i = 0; i < count; i++) {
+            assert_ptr_equal(refit_plan_edge(pair.at_source, edges[i].digest), &edges[i]);
+            assert_null(refit_plan_edge(pair.at_source, edges[i].digest + 1));
+            const struct refit_group group = group_of(pair.at_source, REFIT_DESTINATION, &edges[i]);
+            const struct refit_group before = group_of(pair.at_source, REFIT_DESTINATION, &edges[i ? i - 1 : 0]);
+            assert_true(before.ranks[0] <= group.ranks[0]);
+        }
+        release(&pair);
+    }
+}
+
+static void plan_keeps_its_layouts(void **state)
 {
     struct random r = {.state = 4};
     struct pair pair = random_pair(&r, false);
-    size_t count;
-    const struct refit_edge *edges = refit_plan_edges(pair.at_source, &count);
-    for (size_t i = 0; i < count; i++) {
-        assert_ptr_equal(refit_plan_edge(pair.at_source, edges[i].source_rank, edges[i].destination_rank), &edges[i]);
-        assert_true(edges[i].bytes > 0);
-    }
-    assert_null(refit_plan_edge(pair.at_source, 1000, 0));
     assert_ptr_equal(refit_plan_source(pair.at_source), pair.source);
     assert_ptr_equal(refit_plan_destination(pair.at_source), pair.destination);
+    assert_int_equal(refit_plan_first_rank(pair.at_source), 0);
+    assert_int_equal(refit_plan_rank_count(pair.at_source), refit_layout_ranks(pair.destination));
     struct refit_plan *again = refit_plan_retain(pair.at_source);
     refit_plan_release(again);
     release(&pair);
@@ -415,15 +517,17 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_layouts_move_every_byte_exactly_once),
-        cmocka_unit_test(every_scope_gives_the_same_edges),
+        cmocka_unit_test(parts_of_a_replica_add_up),
+        cmocka_unit_test(only_wanted_tensors_move),
+        cmocka_unit_test(every_source_rank_has_the_edges_it_can_send),
         cmocka_unit_test(totals_have_edges_and_no_strips),
-        cmocka_unit_test(replicated_sources_share_by_bytes),
         cmocka_unit_test(aliases_are_found_both_ways),
         cmocka_unit_test(excused_names_may_be_left_out),
         cmocka_unit_test(what_does_not_fit_is_named),
         cmocka_unit_test(missing_boxes_are_named_with_their_rank),
-        cmocka_unit_test(scope_outside_the_mesh_is_refused),
-        cmocka_unit_test(edges_are_found_by_ranks),
+        cmocka_unit_test(scope_outside_the_ranks_is_refused),
+        cmocka_unit_test(edges_are_in_order_and_found_by_digest),
+        cmocka_unit_test(plan_keeps_its_layouts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

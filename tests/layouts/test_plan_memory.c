@@ -73,7 +73,8 @@ static void failing_allocations_are_reported(void **state)
         struct refit_layout *source = random_layout(&r, &model, 12, seed % 2);
         struct refit_layout *destination = random_layout(&r, &model, 12, seed % 2);
         const struct refit_plan_scope scope = {.side = seed % 3 ? REFIT_SOURCE : REFIT_DESTINATION,
-                                               .rank = REFIT_ALL_RANKS};
+                                               .rank = REFIT_ALL_RANKS,
+                                               .rank_count = seed % 2 ? 1 : 0};
         assert_true(source && destination);
         long nth = 0;
         while (!build_with_failure(source, destination, scope, nth)) {

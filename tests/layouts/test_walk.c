@@ -57,25 +57,41 @@ static void check_strip(const struct refit_strip *strip, uint64_t at, place_fn p
     }
 }
 
-/* Walks every batch of the edge with strips of at most `most` bytes; returns how many strips there were. */
-static uint64_t check_batches(const struct refit_plan *plan, const struct refit_edge *edge, uint64_t most,
-                              place_fn place)
+/* The edge to this rank alone. */
+static const struct refit_edge *only_edge_to(const struct refit_plan *plan, uint32_t rank)
 {
+    size_t count;
+    const struct refit_edge *edges = refit_plan_edges(plan, &count);
+    for (size_t i = 0; i < count; i++) {
+        const struct refit_group group = refit_plan_group(plan, REFIT_DESTINATION, edges[i].destination_group);
+        if (group.count == 1 && group.ranks[0] == rank) {
+            return &edges[i];
+        }
+    }
+    fail_msg("no edge to rank %u", rank);
+    return NULL;
+}
+
+/* Walks every batch of the edge with strips of at most `most` bytes; returns how many strips there were. */
+static uint64_t check_batches(const struct refit_plan *plan, const struct refit_edge *edge, uint32_t rank,
+                              uint64_t most, place_fn place)
+{
+    const uint64_t batch_bytes = refit_plan_batch_bytes(plan);
     uint64_t at = 0;
     uint64_t strips = 0;
     for (uint32_t number = 0; number < edge->batches; number++) {
-        struct refit_walk walk = refit_walk_batch(plan, edge, number);
+        struct refit_walk walk = refit_walk_batch(plan, edge, number, rank);
         struct refit_strip strip;
-        assert_int_equal(at, (uint64_t)number * REFIT_BATCH_BYTES);
+        assert_int_equal(at, number * batch_bytes);
         for (; refit_walk_next(&walk, most, &strip); strips++) {
             assert_true(strip.count > 0 && strip.run_bytes > 0 && strip.count * strip.run_bytes <= most);
             check_strip(&strip, at, place);
             at += strip.count * strip.run_bytes;
         }
-        assert_int_equal(at, (uint64_t)number * REFIT_BATCH_BYTES + refit_batch_bytes(edge, number));
+        assert_int_equal(at, number * batch_bytes + refit_batch_bytes(plan, edge, number));
     }
     assert_int_equal(at, edge->bytes);
-    struct refit_walk walk = refit_walk_batch(plan, edge, edge->batches);
+    struct refit_walk walk = refit_walk_batch(plan, edge, edge->batches, rank);
     struct refit_strip strip;
     assert_false(refit_walk_next(&walk, UINT64_MAX, &strip));
     return strips;
@@ -99,13 +115,14 @@ static struct place in_rows(uint64_t at)
 static void strided_rows_come_in_few_strips(void **state)
 {
     struct refit_plan *plan = plan_of(WHOLE_WIDE, HALF_WIDE, REFIT_SOURCE);
-    const struct refit_edge *edge = refit_plan_edge(plan, 0, 1);
+    const struct refit_edge *edge = only_edge_to(plan, 1);
     assert_int_equal(edge->bytes, (uint64_t)ROWS * 2 * COLUMNS);
-    assert_int_equal(edge->batches, 42);
+    assert_int_equal(refit_plan_batch_bytes(plan), 1 << 20); /* 350 MB are held, in at least 256 batches */
+    assert_int_equal(edge->batches, 167);
     /* The rest of a row, whole rows, the start of a row: no more, however many rows. */
-    assert_true(check_batches(plan, edge, UINT64_MAX, in_rows) <= 3 * edge->batches);
-    (void)check_batches(plan, edge, 100001, in_rows);
-    (void)check_batches(plan, edge, 777, in_rows);
+    assert_true(check_batches(plan, edge, 0, UINT64_MAX, in_rows) <= 3 * edge->batches);
+    (void)check_batches(plan, edge, 0, 100001, in_rows);
+    (void)check_batches(plan, edge, 0, 777, in_rows);
     refit_plan_release(plan);
 }
 
@@ -117,8 +134,8 @@ static struct place in_half(uint64_t at)
 static void other_side_walks_the_same_stream(void **state)
 {
     struct refit_plan *plan = plan_of(WHOLE_WIDE, HALF_WIDE, REFIT_DESTINATION);
-    const struct refit_edge *edge = refit_plan_edge(plan, 0, 1);
-    assert_true(check_batches(plan, edge, UINT64_MAX, in_half) <= 3 * edge->batches);
+    const struct refit_edge *edge = only_edge_to(plan, 1);
+    assert_true(check_batches(plan, edge, 1, UINT64_MAX, in_half) <= 3 * edge->batches);
     refit_plan_release(plan);
 }
 
@@ -130,8 +147,8 @@ static struct place dense(uint64_t at)
 static void whole_tensors_are_one_run_per_batch(void **state)
 {
     struct refit_plan *plan = plan_of(WHOLE_WIDE, WHOLE_WIDE, REFIT_DESTINATION);
-    const struct refit_edge *edge = refit_plan_edge(plan, 0, 0);
-    assert_int_equal(check_batches(plan, edge, UINT64_MAX, dense), edge->batches);
+    const struct refit_edge *edge = only_edge_to(plan, 0);
+    assert_int_equal(check_batches(plan, edge, 0, UINT64_MAX, dense), edge->batches);
     refit_plan_release(plan);
 }
 
@@ -153,10 +170,10 @@ static struct place in_transposed(uint64_t at)
 static void transposed_matrix_has_one_strip_per_row(void **state)
 {
     struct refit_plan *plan = plan_of(transposed, straight, REFIT_SOURCE);
-    const struct refit_edge *edge = refit_plan_edge(plan, 0, 0);
-    const uint64_t strips = check_batches(plan, edge, UINT64_MAX, in_transposed);
+    const struct refit_edge *edge = only_edge_to(plan, 0);
+    const uint64_t strips = check_batches(plan, edge, 0, UINT64_MAX, in_transposed);
     assert_true(strips >= TALL && strips <= TALL + 3 * edge->batches);
-    (void)check_batches(plan, edge, 1003, in_transposed); /* inside elements, too */
+    (void)check_batches(plan, edge, 0, 1003, in_transposed); /* inside elements, too */
     refit_plan_release(plan);
 }
 
@@ -176,10 +193,14 @@ static struct place in_norms(uint64_t at)
 static void batches_begin_anywhere_among_small_tensors(void **state)
 {
     struct refit_plan *plan = plan_of(norms, norms, REFIT_SOURCE);
-    const struct refit_edge *edge = refit_plan_edge(plan, 0, 0);
+    const struct refit_edge *edge = only_edge_to(plan, 0);
     assert_int_equal(edge->ops, NORMS);
-    assert_int_equal(check_batches(plan, edge, UINT64_MAX, in_norms), NORMS + edge->batches - 1);
-    (void)check_batches(plan, edge, 999, in_norms);
+    uint64_t inside = 0; /* batches that begin within a tensor */
+    for (uint32_t number = 0; number < edge->batches; number++) {
+        inside += (uint64_t)number * refit_plan_batch_bytes(plan) % NORM_BYTES != 0;
+    }
+    assert_int_equal(check_batches(plan, edge, 0, UINT64_MAX, in_norms), NORMS + inside);
+    (void)check_batches(plan, edge, 0, 999, in_norms);
     refit_plan_release(plan);
 }
 
@@ -201,9 +222,9 @@ static struct place in_mixed(uint64_t at)
 static void any_order_of_dimensions_is_walked(void **state)
 {
     struct refit_plan *plan = plan_of(mixed, plain, REFIT_SOURCE);
-    const struct refit_edge *edge = refit_plan_edge(plan, 0, 0);
+    const struct refit_edge *edge = only_edge_to(plan, 0);
     for (uint64_t most = 1; most < 400; most += 1 + most / 7) {
-        (void)check_batches(plan, edge, most, in_mixed);
+        (void)check_batches(plan, edge, 0, most, in_mixed);
     }
     refit_plan_release(plan);
 }
@@ -214,13 +235,13 @@ static void large_offsets_do_not_wrap(void **state)
     static const char huge[] = LAYOUT("1", "{\"tensor\":\"w\",\"dtype\":\"U8\",\"shape\":[8589934592,3],\"mesh\":\"m\","
                                            "\"placements\":[\"Replicate\"]}");
     struct refit_plan *plan = plan_of(huge, huge, REFIT_SOURCE);
-    const struct refit_edge *edge = refit_plan_edge(plan, 0, 0);
+    const struct refit_edge *edge = only_edge_to(plan, 0);
     assert_int_equal(edge->bytes, (uint64_t)3 << 33);
     for (uint32_t number = 0; number < edge->batches; number += 97) {
-        struct refit_walk walk = refit_walk_batch(plan, edge, number);
+        struct refit_walk walk = refit_walk_batch(plan, edge, number, 0);
         struct refit_strip strip;
         assert_true(refit_walk_next(&walk, UINT64_MAX, &strip));
-        assert_int_equal(strip.offset, (uint64_t)number * REFIT_BATCH_BYTES);
+        assert_int_equal(strip.offset, (uint64_t)number * REFIT_BATCH_BYTES_MAX);
         assert_int_equal(strip.tensor_offset, strip.offset);
     }
     refit_plan_release(plan);
@@ -229,7 +250,7 @@ static void large_offsets_do_not_wrap(void **state)
 static void nothing_is_walked_of_an_empty_window(void **state)
 {
     struct refit_plan *plan = plan_of(plain, plain, REFIT_SOURCE);
-    struct refit_walk walk = refit_walk_batch(plan, refit_plan_edge(plan, 0, 0), 0);
+    struct refit_walk walk = refit_walk_batch(plan, only_edge_to(plan, 0), 0, 0);
     struct refit_strip strip;
     assert_false(refit_walk_next(&walk, 0, &strip));
     assert_true(refit_walk_next(&walk, UINT64_MAX, &strip));

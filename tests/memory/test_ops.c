@@ -38,7 +38,7 @@ static int setup(void **state)
 {
     static struct fixture f;
     memset(&f, 0, sizeof f);
-    f.message = malloc(REFIT_BATCH_BYTES);
+    f.message = malloc(REFIT_BATCH_BYTES_MAX);
     f.random = 1;
     refit_segments_init(&f.sent, true);
     refit_segments_init(&f.received, true);
@@ -87,7 +87,7 @@ static void by_message(void *ctx, const struct world_batch *batch)
 {
     struct fixture *f = ctx;
     struct refit_completion completion;
-    memset(f->message, 0xAA, REFIT_BATCH_BYTES);
+    memset(f->message, 0xAA, REFIT_BATCH_BYTES_MAX);
     must(f, refit_memory_pack(batch->source, batch->from, f->message, &f->sent, &completion, &f->err));
     wait_for(f, &completion);
     must(f, refit_memory_scatter(batch->destination, batch->to, f->message, &f->received, &completion, &f->err));
@@ -349,7 +349,7 @@ static void into_unbound(void *ctx, const struct world_batch *batch)
     must(f, refit_arena_create(REFIT_ARENA_HOST, 8192, &part, &f->err));
     /* One byte of the last tensor is missing. */
     must(f, refit_arena_bind_host(part, 0, memory, 4096 + 299, -1, 0, &f->err));
-    memset(f->message, 0xAA, REFIT_BATCH_BYTES);
+    memset(f->message, 0xAA, REFIT_BATCH_BYTES_MAX);
     enum refit_status scatter = refit_memory_scatter(part, batch->to, f->message, &f->received, &completion, &f->err);
     enum refit_status copy = refit_memory_copy(part, batch->to, batch->source, batch->from, &f->received, &completion,
                                                &f->err);

@@ -237,18 +237,19 @@ static void run_edge(const struct world *world, const struct refit_plan *to, con
 {
     struct refit_error err;
     struct refit_plan *from = NULL;
-    struct refit_plan_scope scope = {.side = REFIT_SOURCE, .rank = to_edge->source_rank};
+    uint32_t sender = refit_plan_group(to, REFIT_SOURCE, to_edge->source_group).ranks[0];
+    uint32_t taker = refit_plan_first_rank(to);
+    struct refit_plan_scope scope = {.side = REFIT_SOURCE, .rank = sender, .first_rank = taker, .rank_count = 1};
     must(refit_plan_build(world->source.layout, world->destination.layout, scope, &from, &err), &err);
-    const struct refit_edge *edge = refit_plan_edge(from, to_edge->source_rank, to_edge->destination_rank);
+    const struct refit_edge *edge = refit_plan_edge(from, to_edge->digest);
     assert_non_null(edge);
-    assert_true(edge->digest == to_edge->digest);
     for (uint32_t number = 0; number < edge->batches; number++) {
         struct world_batch batch = {
-            .from = refit_walk_batch(from, edge, number),
-            .to = refit_walk_batch(to, to_edge, number),
-            .source = world->source.arenas[edge->source_rank],
-            .destination = world->destination.arenas[edge->destination_rank],
-            .bytes = refit_batch_bytes(edge, number),
+            .from = refit_walk_batch(from, edge, number, sender),
+            .to = refit_walk_batch(to, to_edge, number, taker),
+            .source = world->source.arenas[sender],
+            .destination = world->destination.arenas[taker],
+            .bytes = refit_batch_bytes(from, edge, number),
         };
         body(ctx, &batch);
     }
@@ -260,7 +261,8 @@ void world_batches(const struct world *world, world_body body, void *ctx)
     for (uint32_t rank = 0; rank < world->destination.ranks; rank++) {
         struct refit_error err;
         struct refit_plan *to = NULL;
-        struct refit_plan_scope scope = {.side = REFIT_DESTINATION, .rank = rank};
+        struct refit_plan_scope scope = {
+            .side = REFIT_DESTINATION, .rank = REFIT_ALL_RANKS, .first_rank = rank, .rank_count = 1};
         size_t count;
         must(refit_plan_build(world->source.layout, world->destination.layout, scope, &to, &err), &err);
         const struct refit_edge *edges = refit_plan_edges(to, &count);

@@ -150,7 +150,8 @@ static void epoch_hold_and_quarantine_survive_a_restart(void **state)
     world_digest(&world, 3, digest);
     assert_int_equal(refit_receiver_quarantine(world.receiver, digest, true, NULL), REFIT_OK);
     struct refit_deadline deadline = refit_deadline_in_ms(WORLD_WAIT_MS);
-    assert_int_equal(refit_receiver_rollback(world.receiver, 0, "flush", true, deadline, NULL, NULL), REFIT_OK);
+    assert_int_equal(refit_receiver_rollback(world.receiver, &(struct refit_rollback){.quarantine = true}, deadline,
+                                             NULL, NULL), REFIT_OK);
     refit_receiver_read(world.receiver, &before);
     world_restart(&world);
     refit_receiver_read(world.receiver, &after);

@@ -253,7 +253,7 @@ static void say(unsigned word)
     else if (word % 8 == 4)
         (void)!refit_receiver_abort(receiver, latest.id, "said so", NULL);
     else if (word % 8 == 5)
-        (void)!refit_receiver_rollback(receiver, 0, "", false, refit_deadline_in_ms(1000), NULL, NULL);
+        (void)!refit_receiver_rollback(receiver, &(struct refit_rollback){.kv = NULL}, refit_deadline_in_ms(1000), NULL, NULL);
     else if (word % 8 == 6)
         refit_receiver_release_hold(receiver);
     else

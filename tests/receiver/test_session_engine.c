@@ -344,7 +344,7 @@ static void *roll_back(void *arg)
     struct refit_version *now = arg;
     struct refit_error err;
     struct refit_deadline deadline = refit_deadline_in_ms(WORLD_WAIT_MS);
-    if (refit_receiver_rollback(world.receiver, 0, "keep", false, deadline, now, &err) != REFIT_OK)
+    if (refit_receiver_rollback(world.receiver, &(struct refit_rollback){.kv = "keep"}, deadline, now, &err) != REFIT_OK)
         now->version = 0;
     return NULL;
 }

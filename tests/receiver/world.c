@@ -326,14 +326,17 @@ void holder_start(struct holder *holder, struct world *world, const struct refit
     struct refit_error err;
     *holder = (struct holder){.world = world, .rank = rank, .ticket = *ticket};
     json_incref(holder->ticket.card); /* the test may release its ticket before it stops the holder */
-    memcpy(holder->id, ticket->id, sizeof holder->id);
+    snprintf(holder->id, sizeof holder->id, "%s", world->fleet_id[0] ? world->fleet_id : ticket->id);
     holder->transport = refit_transport_find(transport);
     holder_memory(holder, seed);
     struct refit_plan_scope scope = {.side = REFIT_SOURCE, .rank = rank};
+    scope.first_rank = world->config.bank.first_rank;
+    scope.rank_count = world->config.bank.ranks;
+    scope.wanted = world->mask;
     assert_int_equal(refit_plan_build(world->source, world->destination, scope, &holder->plan, NULL), REFIT_OK);
     holder->tally = refit_tally_create(refit_layout_tensor_count(world->destination));
     struct refit_endpoint_config config = {.role = REFIT_HOLDER, .refit_id = holder->id, .plan = holder->plan,
-                                           .rank = rank, .arenas = &holder->arena, .arena_count = 1,
+                                           .holder = rank, .arenas = &holder->arena, .arena_count = 1,
                                            .tally = holder->tally, .verify = world->config.verify, .streams = 1};
     memcpy(config.token, ticket->token, sizeof config.token);
     if (holder->transport->open(&config, &holder->endpoint, &err) != REFIT_OK)
@@ -408,10 +411,11 @@ void world_assert_served(struct world *world)
     assert_int_not_equal(bank.active, REFIT_SLOT_NONE);
     assert_int_equal(bank.slot[bank.active].version.version, world->served_version);
     struct refit_arena *const *arenas = refit_bank_arenas(refit_receiver_bank(world->receiver), bank.active);
-    for (uint32_t rank = 0; rank < WORLD_RANKS; rank++) {
+    uint32_t first = world->config.bank.first_rank;
+    for (uint32_t rank = first; rank < first + world->config.bank.ranks; rank++) {
         uint64_t bytes = refit_layout_arena_bytes(world->destination, rank);
         struct visit visit = {.layout = world->destination, .seed = world->served_seed,
-                              .read = refit_arena_host(arenas[rank], 0, bytes)};
+                              .read = refit_arena_host(arenas[rank - first], 0, bytes)};
         assert_non_null(visit.read);
         visit_rank(&visit, rank);
         refit_layout_fills(world->destination, rank, check_fill, &visit);

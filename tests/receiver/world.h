@@ -29,6 +29,8 @@ struct world {
     struct refit_receiver_config config;
     struct refit_receiver *receiver;
     uint64_t epoch;
+    char fleet_id[64]; /* what holders greet with; empty: the refit's own id */
+    const uint8_t *mask; /* what holders plan with; NULL: all tensors */
     uint64_t served_version; /* what must be active whatever fails */
     uint64_t served_seed;
     pthread_mutex_t lock;

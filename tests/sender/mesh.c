@@ -132,12 +132,17 @@ void mesh_close(struct mesh *mesh)
 
 void mesh_fill(struct mesh *mesh, uint32_t seed)
 {
+    mesh_fill_each(mesh, seed, seed);
+}
+
+void mesh_fill_each(struct mesh *mesh, uint32_t w_seed, uint32_t b_seed)
+{
     size_t each = w_elements(mesh);
     for (uint32_t rank = 0; rank < mesh->ranks; rank++) {
         for (uint32_t i = 0; i < each; i++)
-            mesh->w[rank][i] = element(seed, 0, (uint32_t)(rank * each) + i);
+            mesh->w[rank][i] = element(w_seed, 0, (uint32_t)(rank * each) + i);
         for (uint32_t i = 0; i < MESH_B; i++)
-            mesh->b[rank][i] = element(seed, 1, i);
+            mesh->b[rank][i] = element(b_seed, 1, i);
     }
 }
 
@@ -166,15 +171,20 @@ void mesh_publish(struct mesh *mesh, const struct refit_publish *publish, void (
 
 void mesh_digest(uint32_t seed, char hex[static REFIT_SHA256_HEX_MAX])
 {
+    mesh_digest_each(seed, seed, hex);
+}
+
+void mesh_digest_each(uint32_t w_seed, uint32_t b_seed, char hex[static REFIT_SHA256_HEX_MAX])
+{
     static float w[MESH_W], b[MESH_B];
     struct refit_layout *layout = NULL;
     struct refit_tally *tally = refit_tally_create(2);
     struct refit_digest parts[2] = {{{0}}};
     uint32_t id;
     for (uint32_t i = 0; i < MESH_W; i++)
-        w[i] = element(seed, 0, i);
+        w[i] = element(w_seed, 0, i);
     for (uint32_t i = 0; i < MESH_B; i++)
-        b[i] = element(seed, 1, i);
+        b[i] = element(b_seed, 1, i);
     refit_digest_add(&parts[0], w, sizeof w, 0);
     refit_digest_add(&parts[1], b, sizeof b, 0);
     assert_int_equal(refit_layout_parse(MESH_LAYOUT_COLUMNS, strlen(MESH_LAYOUT_COLUMNS), "layout", &layout, NULL), REFIT_OK);

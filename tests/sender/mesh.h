@@ -40,9 +40,12 @@ struct mesh {
 void mesh_open(struct mesh *mesh, uint32_t ranks, bool shared);
 void mesh_close(struct mesh *mesh);
 void mesh_fill(struct mesh *mesh, uint32_t seed);
+/* One seed for w, another for b. */
+void mesh_fill_each(struct mesh *mesh, uint32_t w_seed, uint32_t b_seed);
 /* Collective; every rank's result is in the mesh. `between` (may be NULL) runs on rank 0 once the publish has begun. */
 void mesh_publish(struct mesh *mesh, const struct refit_publish *publish, void (*between)(struct mesh *mesh));
 /* The model's digest under `seed`. */
 void mesh_digest(uint32_t seed, char hex[static REFIT_SHA256_HEX_MAX]);
+void mesh_digest_each(uint32_t w_seed, uint32_t b_seed, char hex[static REFIT_SHA256_HEX_MAX]);
 
 #endif

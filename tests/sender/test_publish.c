@@ -185,6 +185,102 @@ static void a_staged_version_goes_when_another_is_published(void **state)
     expect_report(4, 44, "local");
 }
 
+/* ---- only what changed ---- */
+
+#define W_BYTES (MESH_W * sizeof(float))
+#define B_BYTES (MESH_B * sizeof(float))
+
+static void publish_with_b_unchanged(uint64_t version, int check, const char *strategy)
+{
+    static const char *const names[] = {"b"};
+    struct refit_publish wanted = {.version = version, .deadline_ms = 60000, .check_source = check, .strategy = strategy,
+                                   .unchanged_since = version - 1, .unchanged = names, .unchanged_count = 1};
+    mesh_publish(&mesh, &wanted, NULL);
+}
+
+static void what_is_unchanged_is_not_moved(void **state)
+{
+    char digest[REFIT_SHA256_HEX_MAX], found[REFIT_SHA256_HEX_MAX];
+    static const char *const strategies[] = {"direct", "relay"};
+    mesh_open(&mesh, 2, true);
+    publish(1, 1);
+    expect_ok();
+    for (uint32_t i = 0; i < 2; i++) {
+        mesh_fill_each(&mesh, 2 + i, 1);
+        publish_with_b_unchanged(2 + i, 1, strategies[i]);
+        expect_ok();
+        mesh_digest_each(2 + i, 1, digest);
+        for (size_t k = 0; k < 2; k++) {
+            assert_string_equal(mesh.report[0].replicas[k].digest, digest);
+            assert_int_equal(mesh.report[0].replicas[k].bytes_moved, W_BYTES);
+            assert_int_equal(mesh.report[0].replicas[k].bytes_saved, B_BYTES);
+        }
+        assert_int_equal(served(&whole, found), 2 + i);
+        assert_string_equal(found, digest);
+        served(&halves, found);
+        assert_string_equal(found, digest);
+    }
+}
+
+static void one_that_has_another_version_gets_everything(void **state)
+{
+    char digest[REFIT_SHA256_HEX_MAX];
+    mesh_open(&mesh, 2, true);
+    publish(1, 1);
+    expect_ok();
+    json_decref(http_json(halves.control, "POST", "/v1/hold", "{}", 200));
+    mesh_fill_each(&mesh, 2, 2);
+    struct refit_publish second = {.version = 2, .deadline_ms = 60000};
+    mesh_publish(&mesh, &second, NULL); /* the halves miss it */
+    json_decref(http_json(halves.control, "POST", "/v1/release", "{}", 200));
+    mesh_fill_each(&mesh, 3, 2);
+    publish_with_b_unchanged(3, 0, NULL);
+    expect_ok();
+    mesh_digest_each(3, 2, digest);
+    assert_int_equal(mesh.report[0].replicas[0].bytes_saved, B_BYTES);
+    assert_int_equal(mesh.report[0].replicas[1].bytes_saved, 0);
+    for (size_t k = 0; k < 2; k++)
+        assert_string_equal(mesh.report[0].replicas[k].digest, digest);
+}
+
+static void a_tensor_that_did_change_is_found_out_by_the_check(void **state)
+{
+    mesh_open(&mesh, 2, true);
+    publish(1, 1);
+    expect_ok();
+    mesh_fill_each(&mesh, 2, 2);
+    publish_with_b_unchanged(2, 1, "direct");
+    assert_int_equal(mesh.status[0], REFIT_CORRUPT);
+    expect_served(&whole, 1, 1);
+    expect_served(&halves, 1, 1);
+}
+
+/* ---- the fleet ---- */
+
+static void the_trainer_sends_each_byte_once_whatever_the_layouts(void **state)
+{
+    mesh.transport = "tcp";
+    mesh_open(&mesh, 2, false);
+    for (uint32_t version = 1; version <= 3; version++) {
+        publish(version, version);
+        expect_report(version, version, "tcp");
+        assert_true(mesh.report[1].relayed);
+        assert_int_equal(mesh.report[1].bytes_excess, 0);
+        assert_int_equal(mesh.report[1].bytes_sent, W_BYTES + B_BYTES);
+        assert_int_equal(mesh.report[1].outcome, REFIT_FLEET_COMMITTED);
+    }
+}
+
+static void directly_the_trainer_sends_to_each(void **state)
+{
+    struct refit_publish wanted = {.version = 1, .deadline_ms = 60000, .strategy = "direct"};
+    mesh_open(&mesh, 2, true);
+    mesh_publish(&mesh, &wanted, NULL);
+    expect_ok();
+    assert_false(mesh.report[0].relayed);
+    assert_int_equal(mesh.report[0].bytes_sent, 2 * (W_BYTES + B_BYTES));
+}
+
 /* ---- replicas that fail do so alone ---- */
 
 static void expect_one_failed(size_t failed, enum refit_status status)
@@ -415,6 +511,11 @@ int main(void)
         TEST(progress_is_told),
         TEST(a_staged_version_is_committed_by_a_second_call),
         TEST(a_staged_version_goes_when_another_is_published),
+        TEST(what_is_unchanged_is_not_moved),
+        TEST(one_that_has_another_version_gets_everything),
+        TEST(a_tensor_that_did_change_is_found_out_by_the_check),
+        TEST(the_trainer_sends_each_byte_once_whatever_the_layouts),
+        TEST(directly_the_trainer_sends_to_each),
         TEST(a_dead_replica_does_not_block_the_other),
         TEST(a_replica_that_does_not_answer_does_not_block_the_other),
         TEST(a_replica_that_refuses_says_why_and_the_other_commits),

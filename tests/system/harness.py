@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real processes for system tests: refitd, engine ranks that check every byte, trainer ranks. All end with the test."""
 import http.client
+import http.server
 import json
 import os
 import re
@@ -92,11 +93,15 @@ def free_port():
 
 
 class Replica:
-    """A refitd and its engine ranks."""
+    """A refitd and its engine ranks: all of the layout's, or `count` of them from `first` on, for a pod of a replica that spans
+    several; its readers then meet those of the other pods in the file `steps`."""
 
-    def __init__(self, test, name, layout, options=(), reader_options=()):
+    def __init__(self, test, name, layout, options=(), reader_options=(), first=0, count=None, steps=None):
         self.test, self.name, self.layout = test, name, layout
-        self.ranks = layout["ranks"]
+        self.first, self.ranks, self.total = first, count or layout["ranks"], layout["ranks"]
+        self.steps = test.path(steps or name + ".steps")
+        if count:
+            options = ("--first-rank", str(first), "--ranks-total", str(self.total), *options)
         self.options, self.reader_options = list(options), list(reader_options)
         self.socket = test.path(name + ".sock")
         self.layout_path = test.write_json(name + ".layout.json", layout)
@@ -115,11 +120,12 @@ class Replica:
         self.ports = self.test.wait_json(ports, self.refitd)
 
     def start_readers(self, *ranks):
-        for rank in ranks or range(self.ranks):
+        ranks = ranks or range(self.first, self.first + self.ranks)
+        for rank in ranks:
             child = self.test.child(f"reader-{self.name}-{rank}", tool("tests", "system", "reader"), self.socket, self.layout_path,
-                                    str(rank), str(self.ranks), self.test.path(self.name + ".steps"), *self.reader_options)
+                                    str(rank), str(self.total), self.steps, *self.reader_options)
             self.readers[rank] = child
-        for rank in ranks or range(self.ranks):
+        for rank in ranks:
             self.readers[rank].wait_line("attached")
         return self
 
@@ -241,7 +247,7 @@ class SystemTest(unittest.TestCase):
         path = self.write_json(f"source-{len(self.children)}.json", layout)
         lead = f"127.0.0.1:{free_port()}"
         text = ",".join(map(str, versions))
-        urls = [replica.url for replica in replicas]
+        urls = [replica if isinstance(replica, str) else replica.url for replica in replicas]
         ranks = [self.child(f"publisher-{rank}", tool("tests", "system", "publisher"), path, str(rank), str(layout["ranks"]), lead,
                             text, f"deadline={int(30000 * SLOWDOWN)}", *options, *(urls if rank == 0 else []))
                  for rank in range(layout["ranks"])]
@@ -250,6 +256,65 @@ class SystemTest(unittest.TestCase):
         for rank in ranks:
             rank.wait()
         return ranks[0].lines
+
+
+class Proxy:
+    """Stands before a replica's control API and passes requests on; what `rule(method, path)` says happens to one: None
+    (nothing), "drop" (it never arrives), "mute" (it arrives, its answer does not). After either, the proxy is dead until revived."""
+
+    def __init__(self, replica, rule):
+        self.replica, self.rule, self.dead, self.hits = replica, rule, False, threading.Event()
+        proxy = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_):
+                pass
+
+            def pass_on(self):
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                self.close_connection = True
+                what = "drop" if proxy.dead else proxy.rule(self.command, self.path)
+                proxy.dead = proxy.dead or what is not None
+                if what != "drop":
+                    status, headers, content = proxy.forward(self.command, self.path, body)
+                if what is None:
+                    self.send_response(status)
+                    for name, value in headers:
+                        if name.lower() not in ("connection", "date", "server"):
+                            self.send_header(name, value)
+                    self.send_header("Connection", "close")
+                    self.end_headers()
+                    self.wfile.write(content)
+                else:
+                    proxy.hits.set()
+
+            do_GET = do_POST = do_PUT = pass_on
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def forward(self, method, path, body):
+        connection = http.client.HTTPConnection("127.0.0.1", self.replica.control_port, timeout=WAIT_S)
+        try:
+            connection.request(method, path, body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            return answer.status, answer.getheaders(), answer.read()
+        finally:
+            connection.close()
+
+    def revive(self):
+        self.rule, self.dead = (lambda *_: None), False
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
 
 
 # --- layouts: a small transformer, as a trainer cuts it and as an engine does -------------------------------------

@@ -2,7 +2,7 @@
  *
  * A trainer rank whose weights are the pattern of a version (pattern.h). Publishes the versions it is told, one after the other.
  *
- *   publisher LAYOUT RANK RANKS LEAD VERSIONS(comma separated) [option...] URL...
+ *   publisher LAYOUT RANK RANKS LEAD VERSIONS(comma separated) [option...] MEMBER...
  *
  * VERSIONS "-": told on standard input, line by line: "fill V" (answered by "filled V") writes version V's pattern, "publish V"
  * publishes what is there.
@@ -10,17 +10,21 @@
  *   transport=tcp|local   deadline=MS   heap (ordinary memory, not shareable)   check (check_source)
  *   scribble (overwrites its weights with the next version's while a publish runs)   name=TEXT   takeover
  *   overwrite (on SIGUSR1, overwrites its weights with the next version's once, and prints "overwritten")
- *   strategy=direct (how the bytes get to many replicas)
+ *   policy=WORDS   strategy=WORD   stage (stage_only)   stay (does not end by itself)
+ *   resume   gate=PATH (publishes version V once PATH.V is there)
  *
  * One line per publish: "ok VERSION DIGEST BYTES_NEEDED BYTES_MOVED WIRE_BYTES COPIED TRANSPORT" for the first replica, or
- * "failed VERSION STATUS TEXT", then one line "replica URL OUTCOME TEXT" each. Status 0 when all were ok.
+ * "failed VERSION STATUS TEXT", then one line "replica URL OUTCOME TEXT" each, and
+ * "fleet OUTCOME EPOCH SENT EXCESS SAVED relayed|direct". Status 0 when all were ok.
  */
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/io.h"
 #include "refit/sender.h"
@@ -32,8 +36,8 @@ struct publisher {
     uint8_t *memory;
     struct refit_sender_buffer *buffers;
     size_t count;
-    bool heap, check, scribble, overwrite;
-    const char *strategy;
+    bool heap, check, scribble, overwrite, stage, stay, resume;
+    const char *policy, *strategy, *gate;
     int64_t deadline_ms;
     struct refit_sender_config config;
     _Atomic uint64_t version; /* of the last publish; other threads write what follows it */
@@ -57,6 +61,15 @@ static bool read_option(struct publisher *p, char *option)
     p->scribble |= strcmp(option, "scribble") == 0;
     p->overwrite |= strcmp(option, "overwrite") == 0;
     p->config.takeover |= strcmp(option, "takeover") == 0;
+    p->stage |= strcmp(option, "stage") == 0;
+    p->resume |= strcmp(option, "resume") == 0;
+    p->stay |= strcmp(option, "stay") == 0;
+    if (strncmp(option, "policy=", 7) == 0)
+        p->policy = option + 7;
+    if (strncmp(option, "strategy=", 9) == 0)
+        p->strategy = option + 9;
+    if (strncmp(option, "gate=", 5) == 0)
+        p->gate = option + 5;
     if (strncmp(option, "transport=", 10) == 0)
         p->config.transport = option + 10;
     if (strncmp(option, "deadline=", 9) == 0)
@@ -71,9 +84,16 @@ static bool read_option(struct publisher *p, char *option)
         p->config.key = option + 4;
     if (strncmp(option, "token=", 6) == 0)
         p->config.token_file = option + 6;
-    if (strncmp(option, "strategy=", 9) == 0)
-        p->strategy = option + 9;
-    return strncmp(option, "http://", 7) != 0 && strncmp(option, "https://", 8) != 0;
+    return strncmp(option, "http://", 7) != 0 && strncmp(option, "https://", 8) != 0 &&
+           strncmp(option, "file:", 5) != 0 && strncmp(option, "dns:", 4) != 0;
+}
+
+static void wait_for_gate(const struct publisher *p, uint64_t version)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s.%llu", p->gate ? p->gate : "", (unsigned long long)version);
+    while (p->gate && access(path, F_OK) != 0)
+        poll(NULL, 0, 10);
 }
 
 static void *scribble(void *context)
@@ -126,7 +146,9 @@ static int publish(struct publisher *p, struct refit_sender *sender, uint64_t ve
     char label[32];
     pthread_t thread;
     snprintf(label, sizeof label, "step-%llu", (unsigned long long)version);
-    struct refit_publish request = {.version = version, .label = label, .deadline_ms = p->deadline_ms, .check_source = p->check};
+    struct refit_publish request = {.version = version, .label = label, .deadline_ms = p->deadline_ms, .check_source = p->check,
+                                    .policy = p->policy, .strategy = p->strategy, .stage_only = p->stage,
+                                    .resume = p->resume};
     p->version = version;
     atomic_store(&p->stop, false);
     if (p->scribble)
@@ -145,6 +167,11 @@ static int publish(struct publisher *p, struct refit_sender *sender, uint64_t ve
     for (size_t i = 0; i < report.replica_count; i++)
         printf("replica %s %s %s\n", report.replicas[i].url, refit_outcome_name(report.replicas[i].outcome),
                report.replicas[i].outcome == REFIT_OUTCOME_COMMITTED ? "" : report.replicas[i].error.text);
+    if (first)
+        printf("fleet %s %llu %llu %llu %llu %s\n", refit_fleet_outcome_name(report.outcome),
+               (unsigned long long)report.membership_epoch, (unsigned long long)report.bytes_sent,
+               (unsigned long long)report.bytes_excess, (unsigned long long)report.bytes_saved,
+               report.relayed ? "relayed" : "direct");
     fflush(stdout);
     return status == REFIT_OK ? 0 : 1;
 }
@@ -154,6 +181,7 @@ static int publish_listed(struct publisher *p, struct refit_sender *sender, cons
     int rc = 0;
     for (const char *at = versions; rc == 0 && at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
         uint64_t version = strtoull(at, NULL, 10);
+        wait_for_gate(p, version);
         pattern_fill(p->layout, p->rank, p->memory, version);
         rc = publish(p, sender, version);
     }
@@ -231,6 +259,8 @@ int main(int argc, char **argv)
         printf("failed 0 %s %s\n", refit_status_name(err.status), err.text);
     if (rc == 0)
         rc = strcmp(argv[5], "-") == 0 ? publish_told(&p, sender) : publish_listed(&p, sender, argv[5]);
+    while (p.stay)
+        pause();
     end_overwriter(&p);
     refit_sender_close(sender);
     release_buffers(&p);

@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     if (greeting.stream >= greeting.streams || greeting.streams > REFIT_STREAMS_MAX ||
-        greeting.edges > REFIT_RANKS_MAX || !memchr(greeting.refit_id, '\0', sizeof greeting.refit_id))
+        greeting.edges > REFIT_OFFER_MAX || !memchr(greeting.refit_id, '\0', sizeof greeting.refit_id))
         abort();
     return 0;
 }

@@ -49,56 +49,91 @@ static struct todo todo_of(const struct refit_plan *plan, unsigned again)
     return todo;
 }
 
-static unsigned collect(const struct refit_transport *transport, struct refit_endpoint *receiver,
-                        const struct refit_plan *plan, struct todo *todo, unsigned *retries, struct pull *result)
+struct drive {
+    const struct refit_transport *transport;
+    struct refit_endpoint *receiver;
+    struct world *world;
+    int64_t holder; /* -1: the source ranks */
+    struct todo todo;
+    unsigned retries;
+    struct pull result;
+};
+
+static unsigned collect(struct drive *drive)
 {
     struct refit_transfer_completion done[8];
-    struct refit_error err;
-    size_t count;
-    must(transport->poll(receiver, done, 8, &count, refit_deadline_in_ms(PULL_MS), &err), &err);
+    struct pull *result = &drive->result;
+    size_t count = refit_inbox_take(drive->world->inbox, done, 8, refit_deadline_in_ms(PULL_MS));
     for (size_t i = 0; i < count; i++) {
         result->ok += done[i].status == REFIT_OK;
         result->corrupt += done[i].status == REFIT_CORRUPT;
         result->peer += done[i].status == REFIT_PEER;
         result->other += done[i].status != REFIT_OK && done[i].status != REFIT_CORRUPT && done[i].status != REFIT_PEER;
-        if (done[i].status != REFIT_OK && *retries > 0) {
-            (*retries)--;
-            todo->edges[todo->count] = refit_plan_edge(plan, done[i].source_rank, done[i].destination_rank);
-            todo->batches[todo->count++] = done[i].batch;
+        if (done[i].status != REFIT_OK && drive->retries > 0) {
+            drive->retries--;
+            drive->todo.edges[drive->todo.count] = refit_plan_edge(drive->world->plan, done[i].edge);
+            drive->todo.batches[drive->todo.count++] = done[i].batch;
         }
     }
     return (unsigned)count;
 }
 
-struct pull pull_all(const struct refit_transport *transport, struct refit_endpoint *receiver,
-                     const struct refit_plan *plan, unsigned again)
+/* To whichever holder has room. */
+static enum refit_status post_next(struct drive *drive, struct refit_error *err)
 {
-    struct pull result = {0};
-    struct todo todo = todo_of(plan, again);
+    const struct refit_edge *edge = drive->todo.edges[drive->todo.next];
+    uint32_t batch = drive->todo.batches[drive->todo.next];
+    if (drive->holder >= 0)
+        return drive->transport->post(drive->receiver, (uint32_t)drive->holder, edge, batch, err);
+    struct refit_group group = refit_plan_group(drive->world->plan, REFIT_SOURCE, edge->source_group);
+    enum refit_status status = REFIT_BUSY;
+    for (uint32_t i = 0; i < group.count; i++) {
+        status = drive->transport->post(drive->receiver, group.ranks[(batch + i) % group.count], edge, batch, err);
+        if (status != REFIT_BUSY && status != REFIT_NOT_FOUND && status != REFIT_PEER)
+            break;
+    }
+    return status;
+}
+
+static struct pull run(struct drive *drive, unsigned again)
+{
     struct refit_deadline deadline = refit_deadline_in_ms(PULL_MS);
-    unsigned out = 0, retries = again * plan_batches(plan);
-    while (todo.next < todo.count || out > 0) {
+    unsigned out = 0;
+    drive->todo = todo_of(drive->world->plan, again);
+    drive->retries = again * plan_batches(drive->world->plan);
+    while (drive->todo.next < drive->todo.count || out > 0) {
         struct refit_error err;
         assert_false(refit_deadline_passed(deadline));
-        enum refit_status status =
-            todo.next < todo.count
-                ? transport->post(receiver, todo.edges[todo.next], todo.batches[todo.next], &err)
-                : REFIT_BUSY;
+        enum refit_status status = drive->todo.next < drive->todo.count ? post_next(drive, &err) : REFIT_BUSY;
         if (status == REFIT_OK) {
-            todo.next++;
+            drive->todo.next++;
             out++;
         } else if (status == REFIT_BUSY || status == REFIT_NOT_FOUND || (status == REFIT_PEER && again > 0)) {
-            out -= collect(transport, receiver, plan, &todo, &retries, &result);
+            out -= collect(drive);
         } else if (status == REFIT_PEER) {
-            todo.next++;
-            result.peer++;
+            drive->todo.next++;
+            drive->result.peer++;
         } else {
             must(status, &err);
         }
     }
-    free(todo.edges);
-    free(todo.batches);
-    return result;
+    free(drive->todo.edges);
+    free(drive->todo.batches);
+    return drive->result;
+}
+
+struct pull pull_all(const struct refit_transport *transport, struct refit_endpoint *receiver, struct world *world,
+                     unsigned again)
+{
+    struct drive drive = {.transport = transport, .receiver = receiver, .world = world, .holder = -1};
+    return run(&drive, again);
+}
+
+struct pull pull_from(const struct refit_transport *transport, struct refit_endpoint *receiver, struct world *world,
+                      uint32_t holder)
+{
+    struct drive drive = {.transport = transport, .receiver = receiver, .world = world, .holder = holder};
+    return run(&drive, 0);
 }
 
 struct refit_listener *listener_open(char directory[static 32])

@@ -15,9 +15,12 @@ struct pull {
 };
 
 /* Posts every batch of every edge and collects all completions. Batches that did not land are posted again until each
- * has landed or `again` tries are used up. */
-struct pull pull_all(const struct refit_transport *transport, struct refit_endpoint *receiver,
-                     const struct refit_plan *plan, unsigned again);
+ * has landed or `again` tries are used up. Source ranks are the holders, those of a group by turns. */
+struct pull pull_all(const struct refit_transport *transport, struct refit_endpoint *receiver, struct world *world,
+                     unsigned again);
+/* The same, all from one holder. */
+struct pull pull_from(const struct refit_transport *transport, struct refit_endpoint *receiver, struct world *world,
+                      uint32_t holder);
 unsigned plan_batches(const struct refit_plan *plan);
 
 /* A receiver on its own listener, with open holders of every source rank that are connected to it. */

@@ -3,6 +3,7 @@
  * A client that speaks the protocol by hand, and wrongly. Whatever it does, nothing outside the granted batch changes.
  */
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -116,7 +117,7 @@ static void refused(struct stage *stage, size_t at, const void *data, size_t len
     memcpy(stage->greeting.data + at, saved, len);
     assert_true(hear(stage, &frame));
     assert_int_equal(frame.type, REFIT_FRAME_REFUSED);
-    assert_int_equal(frame.batch, status);
+    assert_int_equal(frame.argument, status);
     assert_true(frame.length > 10 && frame.length <= REFIT_REFUSAL_MAX);
     assert_int_equal(refit_io_recv_full(stage->fd, text, frame.length, refit_deadline_in_ms(WAIT_MS), "client", &err),
                      REFIT_OK);
@@ -129,7 +130,6 @@ static void greetings_that_differ_are_refused(void **state)
 {
     struct stage stage;
     uint32_t flags = 0;
-    uint64_t digest;
     stage_open(&stage, &refit_transport_tcp);
     refused(&stage, 0, &wrong_number, 4, REFIT_INVALID);              /* magic */
     refused(&stage, 4, &wrong_number, 4, REFIT_UNSUPPORTED);          /* protocol */
@@ -137,17 +137,11 @@ static void greetings_that_differ_are_refused(void **state)
     refused(&stage, 12, &flags, 4, REFIT_MISMATCH);                   /* verification off */
     refused(&stage, 12, &wrong_number, 4, REFIT_INVALID);             /* unknown flags */
     refused(&stage, 16, "not the token...", 16, REFIT_NOT_FOUND);     /* token */
-    refused(&stage, 32, &wrong_number, 4, REFIT_MISMATCH);            /* source rank */
+    refused(&stage, 32, &wrong_number, 4, REFIT_MISMATCH);            /* holder */
     refused(&stage, 36, &wrong_number, 4, REFIT_INVALID);             /* stream */
     refused(&stage, 40, &wrong_number, 4, REFIT_INVALID);             /* streams */
     refused(&stage, 44, &wrong_number, 4, REFIT_INVALID);             /* edges */
     refused(&stage, 48, &wrong_number, 4, REFIT_INVALID);             /* id length */
-    memcpy(&digest, stage.greeting.data + REFIT_GREETING_HEAD_BYTES + 4, 8);
-    digest ^= 1;
-    refused(&stage, REFIT_GREETING_HEAD_BYTES + 4, &digest, 8, REFIT_MISMATCH);
-    uint32_t one = 1, none = 0;
-    refused(&stage, REFIT_GREETING_HEAD_BYTES, &one, 4, REFIT_MISMATCH); /* another rank's digest */
-    refused(&stage, 44, &none, 4, REFIT_MISMATCH);                       /* offers no edge */
     assert_true(world_unchanged(&stage.world, stage.before));
     stage_close(&stage);
 }
@@ -194,25 +188,51 @@ static const struct refit_edge *admit(struct stage *stage, struct refit_frame *g
     greet(stage);
     assert_true(hear(stage, &frame));
     assert_int_equal(frame.type, REFIT_FRAME_WELCOME);
-    const struct refit_edge *edge = refit_plan_edge(stage->world.plan, 0, 1);
-    assert_int_equal(stage->transport->post(stage->receiver, edge, 0, &err), REFIT_OK);
+    const struct refit_edge *edge = world_edge(&stage->world, 0, 1);
+    assert_int_equal(stage->transport->post(stage->receiver, 0, edge, 0, &err), REFIT_OK);
     assert_true(hear(stage, grant));
     assert_int_equal(grant->type, REFIT_FRAME_GRANT);
-    assert_int_equal(grant->destination_rank, 1);
+    assert_true(grant->edge == edge->digest);
     return edge;
 }
 
 static enum refit_status completion_of(struct stage *stage)
 {
-    struct refit_transfer_completion done;
-    struct refit_error err;
-    size_t count = 0;
-    while (count == 0)
-        assert_int_equal(stage->transport->poll(stage->receiver, &done, 1, &count, refit_deadline_in_ms(WAIT_MS), &err),
-                         REFIT_OK);
-    assert_int_equal(done.source_rank, 0);
-    assert_int_equal(done.destination_rank, 1);
+    struct refit_transfer_completion done = world_completion(&stage->world);
+    assert_int_equal(done.holder, 0);
+    assert_true(done.edge == world_edge(&stage->world, 0, 1)->digest);
     return done.status;
+}
+
+/* What an admitted client offers is what it can be asked for, and no more. */
+static void edges_that_are_not_offered_are_not_asked_for(void **state)
+{
+    struct stage stage;
+    struct refit_frame frame;
+    struct refit_error err;
+    uint64_t unknown = 1;
+    stage_open(&stage, &refit_transport_tcp);
+    uint32_t two = 2, none = 0;
+    memcpy(stage.greeting.data + 44, &two, 4);
+    memcpy(stage.greeting.data + REFIT_GREETING_HEAD_BYTES, &world_edge(&stage.world, 0, 1)->digest, 8);
+    memcpy(stage.greeting.data + REFIT_GREETING_HEAD_BYTES + 8, &unknown, 8);
+    greet(&stage);
+    assert_true(hear(&stage, &frame));
+    assert_int_equal(frame.type, REFIT_FRAME_WELCOME);
+    const struct refit_edge *other = world_edge(&stage.world, 0, 0), *edge = world_edge(&stage.world, 0, 1);
+    assert_int_equal(stage.transport->post(stage.receiver, 0, other, 0, &err), REFIT_UNSUPPORTED);
+    assert_int_equal(stage.transport->post(stage.receiver, 0, edge, 0, &err), REFIT_OK);
+    close(stage.fd);
+    stage.fd = -1;
+    assert_int_equal(completion_of(&stage), REFIT_PEER);
+    /* When it comes back without any edge, the old offer is void. */
+    memcpy(stage.greeting.data + 44, &none, 4);
+    stage.greeting.len = REFIT_GREETING_HEAD_BYTES;
+    greet(&stage);
+    assert_true(hear(&stage, &frame));
+    assert_int_equal(frame.type, REFIT_FRAME_WELCOME);
+    assert_int_equal(stage.transport->post(stage.receiver, 0, edge, 0, &err), REFIT_UNSUPPORTED);
+    stage_close(&stage);
 }
 
 static void ends_the_connection(struct stage *stage, struct refit_frame frame)
@@ -229,15 +249,16 @@ static void frames_that_were_not_asked_for_end_the_connection(void **state)
 {
     struct stage stage;
     stage_open(&stage, &refit_transport_tcp);
-    uint32_t bytes = (uint32_t)refit_batch_bytes(refit_plan_edge(stage.world.plan, 0, 1), 0);
-    struct refit_frame good = {.type = REFIT_FRAME_DATA, .destination_rank = 1, .batch = 0, .length = bytes}, bad;
+    uint32_t bytes = (uint32_t)refit_batch_bytes(stage.world.plan, world_edge(&stage.world, 0, 1), 0);
+    uint64_t edge = world_edge(&stage.world, 0, 1)->digest;
+    struct refit_frame good = {.type = REFIT_FRAME_DATA, .edge = edge, .batch = 0, .length = bytes}, bad;
     bad = good, bad.batch = 1;
     ends_the_connection(&stage, bad);
     bad = good, bad.batch = UINT32_MAX;
     ends_the_connection(&stage, bad);
-    bad = good, bad.destination_rank = 0;
+    bad = good, bad.edge = world_edge(&stage.world, 0, 0)->digest;
     ends_the_connection(&stage, bad);
-    bad = good, bad.destination_rank = UINT32_MAX;
+    bad = good, bad.edge ^= 1;
     ends_the_connection(&stage, bad);
     bad = good, bad.length = bytes - 1;
     ends_the_connection(&stage, bad);
@@ -251,13 +272,15 @@ static void frames_that_were_not_asked_for_end_the_connection(void **state)
     ends_the_connection(&stage, bad);
     bad = (struct refit_frame){.type = REFIT_FRAME_BYE};
     ends_the_connection(&stage, bad);
+    bad = (struct refit_frame){.type = REFIT_FRAME_ALIVE, .length = 1};
+    ends_the_connection(&stage, bad);
     stage_close(&stage);
 }
 
 /* Nothing of rank 0, and nothing of rank 1 outside the granted batch, has changed. */
 static void only_the_grant_changed(struct stage *stage, const struct refit_edge *edge, uint32_t batch)
 {
-    struct refit_walk walk = refit_walk_batch(stage->world.plan, edge, batch);
+    struct refit_walk walk = refit_walk_batch(stage->world.plan, edge, batch, 1);
     struct refit_strip strip;
     uint8_t *after = world_snapshot(&stage->world);
     uint64_t skip = stage->world.destination_ranks[0].size;
@@ -271,8 +294,8 @@ static void only_the_grant_changed(struct stage *stage, const struct refit_edge 
 static void send_payload(struct stage *stage, const struct refit_edge *edge, uint64_t len, uint32_t count,
                          const void *digests, size_t digest_bytes)
 {
-    struct refit_frame data = {.type = REFIT_FRAME_DATA, .destination_rank = 1, .batch = 0,
-                               .length = (uint32_t)refit_batch_bytes(edge, 0)};
+    struct refit_frame data = {.type = REFIT_FRAME_DATA, .edge = edge->digest, .batch = 0,
+                               .length = (uint32_t)refit_batch_bytes(stage->world.plan, edge, 0)};
     uint8_t *payload = calloc(1, len + 1);
     assert_non_null(payload);
     say(stage, &data, sizeof data);
@@ -294,16 +317,17 @@ static void a_wrong_digest_is_corrupt_and_the_batch_may_be_asked_again(void **st
     stage_open(&stage, &refit_transport_tcp);
     const struct refit_edge *edge = admit(&stage, &grant);
     refit_segments_init(&segments, false);
-    assert_int_equal(refit_segments_of(&segments, refit_walk_batch(stage.world.plan, edge, 0), &err), REFIT_OK);
+    assert_int_equal(refit_segments_of(&segments, refit_walk_batch(stage.world.plan, edge, 0, 1), &err), REFIT_OK);
     uint32_t count = (uint32_t)segments.count;
     for (int i = 0; i < 2; i++) {
-        send_payload(&stage, edge, refit_batch_bytes(edge, 0), count, zeros, count * REFIT_DIGEST_BYTES);
+        send_payload(&stage, edge, refit_batch_bytes(stage.world.plan, edge, 0), count, zeros,
+                     count * REFIT_DIGEST_BYTES);
         assert_int_equal(completion_of(&stage), REFIT_CORRUPT);
         only_the_grant_changed(&stage, edge, 0);
-        assert_int_equal(stage.transport->post(stage.receiver, edge, 0, &err), REFIT_OK);
+        assert_int_equal(stage.transport->post(stage.receiver, 0, edge, 0, &err), REFIT_OK);
         assert_true(hear(&stage, &grant));
     }
-    send_payload(&stage, edge, refit_batch_bytes(edge, 0), count + 1, zeros, 0);
+    send_payload(&stage, edge, refit_batch_bytes(stage.world.plan, edge, 0), count + 1, zeros, 0);
     assert_int_equal(completion_of(&stage), REFIT_PEER);
     assert_false(hear(&stage, &more));
     /* What never matched is in no tally. */
@@ -322,17 +346,17 @@ static void a_batch_that_is_cut_short_can_be_had_from_the_next_connection(void *
     json_t *card;
     stage_open(&stage, &refit_transport_tcp);
     const struct refit_edge *edge = admit(&stage, &grant);
-    send_payload(&stage, edge, refit_batch_bytes(edge, 0) / 3, 0, NULL, 0);
+    send_payload(&stage, edge, refit_batch_bytes(stage.world.plan, edge, 0) / 3, 0, NULL, 0);
     close(stage.fd);
     stage.fd = -1;
     assert_int_equal(completion_of(&stage), REFIT_PEER);
     only_the_grant_changed(&stage, edge, 0);
-    assert_int_equal(stage.transport->post(stage.receiver, edge, 0, &err), REFIT_PEER);
+    assert_int_equal(stage.transport->post(stage.receiver, 0, edge, 0, &err), REFIT_PEER);
     struct refit_endpoint_config config = world_holder(&stage.world, 0, 1);
     assert_int_equal(stage.transport->open(&config, &holder, &err), REFIT_OK);
     assert_int_equal(stage.transport->card(stage.receiver, &card, &err), REFIT_OK);
     assert_int_equal(stage.transport->connect(holder, card, refit_deadline_in_ms(WAIT_MS), &err), REFIT_OK);
-    assert_int_equal(stage.transport->post(stage.receiver, edge, 0, &err), REFIT_OK);
+    assert_int_equal(stage.transport->post(stage.receiver, 0, edge, 0, &err), REFIT_OK);
     assert_int_equal(completion_of(&stage), REFIT_OK);
     json_decref(card);
     stage.transport->close(holder);
@@ -341,44 +365,76 @@ static void a_batch_that_is_cut_short_can_be_had_from_the_next_connection(void *
 
 /* ---- local ---- */
 
-static void pieces_refused(struct stage *stage, struct refit_local_piece piece, int fd, uint32_t ring_slots)
+struct forged {
+    struct refit_frame frame;
+    struct refit_local_memory memory;
+    struct refit_local_piece piece;
+};
+
+static void pieces_refused(struct stage *stage, const struct forged *packet, const int fds[static 2])
 {
     struct refit_frame answer;
     struct refit_error err;
-    struct {
-        struct refit_frame frame;
-        struct refit_local_piece piece;
-    } packet = {.frame = {.type = REFIT_FRAME_PIECES, .destination_rank = ring_slots, .length = 1}, .piece = piece};
     greet(stage);
     assert_true(hear(stage, &answer));
     assert_int_equal(answer.type, REFIT_FRAME_WELCOME);
-    assert_int_equal(refit_io_send_fds(stage->fd, &packet, sizeof packet, &fd, 1, &err), REFIT_OK);
+    assert_int_equal(refit_io_send_fds(stage->fd, packet, sizeof *packet, fds, 2, &err), REFIT_OK);
     assert_true(hear(stage, &answer));
     assert_int_equal(answer.type, REFIT_FRAME_REFUSED);
     assert_true(world_unchanged(&stage->world, stage->before));
 }
 
+static int ring_of(size_t bytes, bool sealed)
+{
+    int fd = memfd_create("forged", MFD_ALLOW_SEALING | MFD_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, (off_t)bytes), 0);
+    if (sealed)
+        assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+    return fd;
+}
+
 static void pieces_that_lie_are_refused(void **state)
 {
     struct stage stage;
+    int ends[2];
     stage_open(&stage, &refit_transport_local);
-    int fd = memfd_create("forged", MFD_ALLOW_SEALING | MFD_CLOEXEC), ends[2];
-    assert_true(fd >= 0);
-    assert_int_equal(ftruncate(fd, 8192), 0);
     assert_int_equal(pipe(ends), 0);
-    struct refit_local_piece good = {.offset = 0, .bytes = 4096}, bad;
-    bad = good, bad.bytes = 8193;
-    pieces_refused(&stage, bad, fd, 0);
-    bad = good, bad.bytes = UINT64_MAX, bad.fd_offset = 2;
-    pieces_refused(&stage, bad, fd, 0);
-    bad = good, bad.offset = UINT64_MAX - 4096;
-    pieces_refused(&stage, bad, fd, 0);
-    bad = good, bad.fd_number = 1;
-    pieces_refused(&stage, bad, fd, 0);
-    pieces_refused(&stage, good, ends[0], 0); /* no file */
-    pieces_refused(&stage, good, fd, 2);      /* a ring that is not sealed */
-    pieces_refused(&stage, good, fd, 1000);
-    close(fd);
+    int ring = ring_of(REFIT_BATCH_BYTES_MAX, true), loose = ring_of(REFIT_BATCH_BYTES_MAX, false);
+    int fds[2] = {ring, ring_of(8192, false)};
+    struct forged good = {.frame = {.type = REFIT_FRAME_PIECES, .length = 1, .argument = 1},
+                          .memory = {.side = REFIT_SOURCE, .rank = 0, .arenas = 1},
+                          .piece = {.fd_number = 1, .bytes = 4096}}, bad;
+    memcpy(good.memory.layout, refit_layout_digest(stage.world.source), sizeof good.memory.layout);
+    bad = good, bad.piece.bytes = 8193;
+    pieces_refused(&stage, &bad, fds);
+    bad = good, bad.piece.bytes = UINT64_MAX, bad.piece.fd_offset = 2;
+    pieces_refused(&stage, &bad, fds);
+    bad = good, bad.piece.offset = UINT64_MAX - 4096;
+    pieces_refused(&stage, &bad, fds);
+    bad = good, bad.piece.fd_number = 2;
+    pieces_refused(&stage, &bad, fds);
+    bad = good, bad.piece.fd_number = 0; /* the ring is no memory */
+    pieces_refused(&stage, &bad, fds);
+    bad = good, bad.piece.arena = 1;
+    pieces_refused(&stage, &bad, fds);
+    bad = good, bad.memory.arenas = 2;
+    pieces_refused(&stage, &bad, fds);
+    bad = good, bad.memory.rank = 3;
+    pieces_refused(&stage, &bad, fds);
+    bad = good, bad.memory.side = 2;
+    pieces_refused(&stage, &bad, fds);
+    bad = good, bad.frame.argument = 2; /* a ring of another size */
+    pieces_refused(&stage, &bad, fds);
+    bad = good, bad.frame.argument = 1000;
+    pieces_refused(&stage, &bad, fds);
+    bad = good, bad.frame.argument = 0;
+    pieces_refused(&stage, &bad, fds);
+    pieces_refused(&stage, &good, (int[2]){ring, ends[0]});  /* no file */
+    pieces_refused(&stage, &good, (int[2]){loose, fds[1]});  /* a ring that is not sealed */
+    close(ring);
+    close(loose);
+    close(fds[1]);
     close(ends[0]);
     close(ends[1]);
     stage_close(&stage);
@@ -400,6 +456,7 @@ int main(void)
         cmocka_unit_test(greetings_that_differ_are_refused),
         cmocka_unit_test(an_unknown_refit_and_a_slow_greeting_end_at_their_deadline),
         cmocka_unit_test(garbage_is_refused),
+        cmocka_unit_test(edges_that_are_not_offered_are_not_asked_for),
         cmocka_unit_test(frames_that_were_not_asked_for_end_the_connection),
         cmocka_unit_test(a_wrong_digest_is_corrupt_and_the_batch_may_be_asked_again),
         cmocka_unit_test(a_batch_that_is_cut_short_can_be_had_from_the_next_connection),

@@ -21,7 +21,7 @@ static uint64_t move_once(const char *source, const char *destination, enum worl
     struct pair pair;
     world_open(&world, source, destination, memory);
     pair_open(&pair, &world, &refit_transport_local, streams, verify);
-    struct pull pull = pull_all(pair.transport, pair.receiver, world.plan, 0);
+    struct pull pull = pull_all(pair.transport, pair.receiver, &world, 0);
     assert_int_equal(pull.ok, plan_batches(world.plan));
     pair_finish(&pair);
     world_check_landed(&world);
@@ -81,7 +81,7 @@ static void random_layouts_land(void **state)
         struct refit_layout *destination = random_layout(&r, &model, 4, false);
         world_open_layouts(&world, source, destination, (enum world_memory)(seed % 5));
         pair_open(&pair, &world, &refit_transport_local, 1 + (unsigned)(seed % 3), true);
-        struct pull pull = pull_all(pair.transport, pair.receiver, world.plan, 0);
+        struct pull pull = pull_all(pair.transport, pair.receiver, &world, 0);
         assert_int_equal(pull.ok, plan_batches(world.plan));
         pair_finish(&pair);
         world_check_landed(&world);
@@ -105,7 +105,7 @@ static void sources_in_this_process_need_no_holder(void **state)
         sources[i] = world.source_ranks[i].arena;
     struct refit_endpoint_config config = world_receiver(&world, NULL, 2);
     assert_int_equal(refit_local_open_source(&config, plan, sources, world.sources, &receiver, &err), REFIT_OK);
-    struct pull pull = pull_all(&refit_transport_local, receiver, world.plan, 0);
+    struct pull pull = pull_from(&refit_transport_local, receiver, &world, 0);
     assert_int_equal(pull.ok, plan_batches(world.plan));
     assert_int_equal(refit_transport_local.finish(receiver, refit_deadline_in_ms(PULL_MS), &err), REFIT_OK);
     world_check_landed(&world);
@@ -127,7 +127,7 @@ static void a_source_that_is_cut_short_is_an_error_and_no_signal(void **state)
     /* The holder's own mapping is gone with it, so that only the receiver reads. */
     for (uint32_t i = 0; i < world.sources; i++)
         assert_int_equal(ftruncate(world.source_ranks[i].fd, 4096), 0);
-    struct pull pull = pull_all(pair.transport, pair.receiver, world.plan, 0);
+    struct pull pull = pull_all(pair.transport, pair.receiver, &world, 0);
     assert_int_equal(pull.ok, 0);
     assert_int_equal(pull.corrupt, plan_batches(world.plan));
     pair_close(&pair);

@@ -20,7 +20,7 @@ static void move_once(const char *source, const char *destination, enum world_me
     struct pair pair;
     world_open(&world, source, destination, memory);
     pair_open(&pair, &world, &refit_transport_tcp, streams, verify);
-    struct pull pull = pull_all(pair.transport, pair.receiver, world.plan, 0);
+    struct pull pull = pull_all(pair.transport, pair.receiver, &world, 0);
     assert_int_equal(pull.ok, plan_batches(world.plan));
     pair_finish(&pair);
     world_check_landed(&world);
@@ -71,7 +71,7 @@ static void random_layouts_land(void **state)
         struct refit_layout *destination = random_layout(&r, &model, 4, false);
         world_open_layouts(&world, source, destination, WORLD_HEAP);
         pair_open(&pair, &world, &refit_transport_tcp, 1 + (unsigned)(seed % 3), true);
-        struct pull pull = pull_all(pair.transport, pair.receiver, world.plan, 0);
+        struct pull pull = pull_all(pair.transport, pair.receiver, &world, 0);
         assert_int_equal(pull.ok, plan_batches(world.plan));
         pair_finish(&pair);
         world_check_landed(&world);
@@ -88,20 +88,23 @@ static void a_batch_that_is_sent_twice_is_tallied_once(void **state)
     world_open(&world, world_rows_source, world_rows_destination, WORLD_HEAP);
     pair_open(&pair, &world, &refit_transport_tcp, 2, true);
     for (int i = 0; i < 2; i++) {
-        struct pull pull = pull_all(pair.transport, pair.receiver, world.plan, 0);
+        struct pull pull = pull_all(pair.transport, pair.receiver, &world, 0);
         assert_int_equal(pull.ok, plan_batches(world.plan));
     }
     pair_finish(&pair);
     /* Against what one pass adds up to. */
     struct refit_tally *twice = world.tally;
     pair_close(&pair);
+    struct refit_error err;
+    refit_landed_release(world.landed);
+    assert_int_equal(refit_landed_create(world.plan, &world.landed, &err), REFIT_OK);
     world.tally = refit_tally_create(refit_tally_count(twice));
     for (uint32_t i = 0; i < world.sources; i++) {
         refit_tally_destroy(world.source_ranks[i].tally);
         world.source_ranks[i].tally = refit_tally_create(refit_tally_count(twice));
     }
     pair_open(&pair, &world, &refit_transport_tcp, 1, true);
-    pull_all(pair.transport, pair.receiver, world.plan, 0);
+    pull_all(pair.transport, pair.receiver, &world, 0);
     pair_finish(&pair);
     world_check_tallies(&world);
     for (uint32_t id = 0; id < refit_tally_count(twice); id++)
@@ -129,7 +132,7 @@ static void no_byte_is_sent_that_nobody_needs(void **state)
         assert_int_equal(refit_transport_tcp.open(&config, &holders[i], &err), REFIT_OK);
         assert_int_equal(refit_transport_tcp.connect(holders[i], card, refit_deadline_in_ms(PULL_MS), &err), REFIT_OK);
     }
-    struct pull pull = pull_all(&refit_transport_tcp, receiver, world.plan, 0);
+    struct pull pull = pull_all(&refit_transport_tcp, receiver, &world, 0);
     assert_int_equal(pull.ok, plan_batches(world.plan));
     assert_int_equal(refit_transport_tcp.finish(receiver, refit_deadline_in_ms(PULL_MS), &err), REFIT_OK);
     uint64_t needed = refit_plan_bytes(world.plan), up, down, sent = 0;
@@ -204,14 +207,12 @@ static void a_post_before_the_holder_came_says_so(void **state)
     struct refit_transfer_completion done;
     assert_int_equal(refit_transport_tcp.open(&config, &receiver, &err), REFIT_OK);
     const struct refit_edge *edges = refit_plan_edges(world.plan, &count);
-    assert_int_equal(refit_transport_tcp.post(receiver, &edges[0], 0, &err), REFIT_NOT_FOUND);
-    assert_int_equal(refit_transport_tcp.post(receiver, &edges[0], edges[0].batches, &err), REFIT_INVALID);
-    assert_int_equal(refit_transport_tcp.poll(receiver, &done, 1, &count, refit_deadline_in_ms(0), &err), REFIT_OK);
-    assert_int_equal(count, 0);
+    assert_int_equal(refit_transport_tcp.post(receiver, 0, &edges[0], 0, &err), REFIT_NOT_FOUND);
+    assert_int_equal(refit_transport_tcp.post(receiver, 0, &edges[0], edges[0].batches, &err), REFIT_INVALID);
+    assert_int_equal(refit_transport_tcp.post(receiver, WORLD_HOLDERS, &edges[0], 0, &err), REFIT_INVALID);
     refit_transport_tcp.abort(receiver);
-    assert_int_equal(refit_transport_tcp.post(receiver, &edges[0], 0, &err), REFIT_ABORTED);
-    assert_int_equal(refit_transport_tcp.poll(receiver, &done, 1, &count, refit_deadline_in_ms(0), &err),
-                     REFIT_ABORTED);
+    assert_int_equal(refit_transport_tcp.post(receiver, 0, &edges[0], 0, &err), REFIT_ABORTED);
+    assert_int_equal(refit_inbox_take(world.inbox, &done, 1, refit_deadline_in_ms(PULL_MS)), 0);
     assert_int_equal(refit_transport_tcp.wait_done(receiver, refit_deadline_in_ms(0), &err), REFIT_INVALID);
     refit_transport_tcp.close(receiver);
     listener_close(listener, directory);

@@ -15,6 +15,7 @@
 #include "base/io.h"
 
 #define REFIT_ID "refit-test-1"
+#define WORLD_WAIT_MS 60000
 
 const char world_rows_source[] =
     "{\"format\":\"refit-layout/1\",\"ranks\":3,\"meshes\":{\"m\":{\"axes\":[\"s\"],\"shape\":[3]}},\"entries\":["
@@ -212,6 +213,8 @@ void world_open_layouts(struct world *world, struct refit_layout *source, struct
     assert_true(world->sources <= WORLD_RANKS_MAX && world->destinations <= WORLD_RANKS_MAX);
     struct refit_plan_scope all = {.side = REFIT_DESTINATION, .rank = REFIT_ALL_RANKS};
     must(refit_plan_build(source, destination, all, &world->plan, &err), &err);
+    must(refit_inbox_create(1024, &world->inbox, &err), &err);
+    must(refit_landed_create(world->plan, &world->landed, &err), &err);
     uint32_t tensors = refit_layout_tensor_count(destination);
     world->tally = refit_tally_create(tensors);
     refit_io_random(world->token, sizeof world->token);
@@ -244,6 +247,8 @@ void world_close(struct world *world)
         close_rank(&world->source_ranks[i]);
     for (uint32_t i = 0; i < world->destinations; i++)
         close_rank(&world->destination_ranks[i]);
+    refit_inbox_destroy(world->inbox);
+    refit_landed_release(world->landed);
     refit_plan_release(world->plan);
     refit_tally_destroy(world->tally);
     refit_layout_release(world->source);
@@ -306,8 +311,11 @@ struct refit_endpoint_config world_receiver(struct world *world, struct refit_li
         .role = REFIT_RECEIVER,
         .refit_id = REFIT_ID,
         .plan = world->plan,
+        .holder = WORLD_HOLDERS,
         .arenas = world->arenas,
         .arena_count = world->destinations,
+        .landed = world->landed,
+        .inbox = world->inbox,
         .listener = listener,
         .tally = world->tally,
         .verify = true,
@@ -323,7 +331,7 @@ struct refit_endpoint_config world_holder(struct world *world, uint32_t rank, un
         .role = REFIT_HOLDER,
         .refit_id = REFIT_ID,
         .plan = world->source_ranks[rank].plan,
-        .rank = rank,
+        .holder = rank,
         .arenas = &world->source_ranks[rank].arena,
         .arena_count = 1,
         .tally = world->source_ranks[rank].tally,
@@ -332,4 +340,48 @@ struct refit_endpoint_config world_holder(struct world *world, uint32_t rank, un
     };
     memcpy(config.token, world->token, sizeof config.token);
     return config;
+}
+
+struct refit_endpoint_config world_relay(struct world *world, const struct world *to, uint32_t holder,
+                                         unsigned streams)
+{
+    struct refit_endpoint_config config = {
+        .role = REFIT_HOLDER,
+        .refit_id = REFIT_ID,
+        .plan = world->plan,
+        .holder = holder,
+        .arenas = world->arenas,
+        .arena_count = world->destinations,
+        .landed = world->landed,
+        .verify = true,
+        .streams = streams,
+    };
+    memcpy(config.token, to->token, sizeof config.token);
+    return config;
+}
+
+static bool is_only(struct refit_group group, uint32_t rank)
+{
+    return group.count == 1 && group.ranks[0] == rank;
+}
+
+const struct refit_edge *world_edge(const struct world *world, uint32_t source, uint32_t destination)
+{
+    size_t count;
+    const struct refit_edge *edges = refit_plan_edges(world->plan, &count);
+    for (size_t i = 0; i < count; i++)
+        if (is_only(refit_plan_group(world->plan, REFIT_SOURCE, edges[i].source_group), source) &&
+            is_only(refit_plan_group(world->plan, REFIT_DESTINATION, edges[i].destination_group), destination))
+            return &edges[i];
+    fail_msg("no edge from rank %u to rank %u", source, destination);
+    return NULL;
+}
+
+struct refit_transfer_completion world_completion(struct world *world)
+{
+    struct refit_transfer_completion done;
+    struct refit_deadline deadline = refit_deadline_in_ms(WORLD_WAIT_MS);
+    while (refit_inbox_take(world->inbox, &done, 1, deadline) == 0)
+        assert_false(refit_deadline_passed(deadline));
+    return done;
 }

@@ -10,6 +10,7 @@
 #include "transport/transport.h"
 
 #define WORLD_RANKS_MAX 16
+#define WORLD_HOLDERS 64 /* numbers a receiver knows */
 #define WORLD_GUARD 0xee
 
 enum world_memory {
@@ -36,6 +37,8 @@ struct world {
     struct world_rank source_ranks[WORLD_RANKS_MAX], destination_ranks[WORLD_RANKS_MAX];
     struct refit_arena *arenas[WORLD_RANKS_MAX]; /* of the destination */
     struct refit_tally *tally;                   /* the receiver's */
+    struct refit_inbox *inbox;
+    struct refit_landed *landed;
     uint8_t token[REFIT_TOKEN_BYTES];
 };
 
@@ -56,6 +59,13 @@ bool world_unchanged(const struct world *world, const uint8_t *snapshot);
 
 struct refit_endpoint_config world_receiver(struct world *world, struct refit_listener *listener, unsigned streams);
 struct refit_endpoint_config world_holder(struct world *world, uint32_t rank, unsigned streams);
+/* What has landed in `world`, served to the receiver of `to`, another world of the same documents. */
+struct refit_endpoint_config world_relay(struct world *world, const struct world *to, uint32_t holder,
+                                         unsigned streams);
+/* The edge from this source rank alone to this destination rank alone. */
+const struct refit_edge *world_edge(const struct world *world, uint32_t source, uint32_t destination);
+/* Waits for a completion on the inbox. */
+struct refit_transfer_completion world_completion(struct world *world);
 
 /* Documents: 3 ranks cut by rows to 2 ranks cut by columns. Long rows, several batches; and rows of 32 bytes. */
 extern const char world_rows_source[], world_rows_destination[];

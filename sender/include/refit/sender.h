@@ -35,8 +35,12 @@ struct refit_sender;
 struct refit_sender_config {
     uint32_t rank, ranks;
     const char *lead_address;       /* "host:port" where rank 0 listens for the other ranks; may be NULL when ranks is 1 */
-    const char *const *replicas;    /* rank 0: base URLs of the control APIs: "https://replica-0:7070" */
+    /* rank 0: who the replicas are. Each is the base URL of a control API, "https://10.0.0.7:7070"; several of them for a replica
+     * that spans pods, the one with its rank 0 first, "https://a:7070+https://b:7070"; "file:PATH", a file with one of these in
+     * each line; or "dns:NAME:PORT", every address behind a name. Files and names are looked at when a publish begins. */
+    const char *const *replicas;
     size_t replica_count;
+    const char *members;            /* rank 0: more of the same, separated by commas or white space; NULL: none */
     const char *name;               /* rank 0: who leads, in messages; NULL: host name and process id */
     int takeover;                   /* rank 0: replace a lead that still seems alive */
     unsigned streams;               /* tcp connections per edge pair; 0: 2 */
@@ -92,6 +96,25 @@ struct refit_publish {
     int stage_only;        /* stop at staged, do not commit (the lead aborts them at close, or a later call commits) */
     refit_progress_fn progress;
     void *progress_context;
+    /* Who commits when; NULL: "each". Replicas that are staged wait for their turn, then commit.
+     *   "each"      every replica when it is staged; one that fails does so alone
+     *   "all"       none before all are staged; when one fails, all are aborted
+     *   "quorum:N"  once N are staged; when N can't be any more, all are aborted
+     *   "canary:N[,wait=TIME][,check=URL]"  the first N; after TIME, and when GET URL answers 2xx, the rest; else the N are
+     *               taken back and the rest is aborted */
+    const char *policy;
+    /* NULL: "relay" with two or more members, else "direct".
+     *   "relay"     the trainer sends each byte once, replicas pass it on
+     *   "direct"    the trainer sends to each replica all it needs */
+    const char *strategy;
+    /* Tensors whose bytes are those of version `unchanged_since`: names, or beginnings of names with a trailing "*". A replica that
+     * serves that version keeps them, its copy checked by digest; to any other they are moved like all others. That they have not
+     * changed here is the caller's word, which check_source proves. 0: none. */
+    uint64_t unchanged_since;
+    const char *const *unchanged;
+    size_t unchanged_count;
+    /* The last publish of this version broke, and the registered memory is as it was then: what has landed is not moved again. */
+    int resume;
 };
 
 enum refit_outcome {
@@ -102,26 +125,47 @@ enum refit_outcome {
 };
 REFIT_API const char *refit_outcome_name(enum refit_outcome outcome);
 
+/* Of all replicas together. */
+enum refit_fleet_outcome {
+    REFIT_FLEET_COMMITTED,        /* all serve the version */
+    REFIT_FLEET_ABORTED,          /* none does */
+    REFIT_FLEET_STAGED,           /* stage_only: all are staged */
+    REFIT_FLEET_PARTLY_COMMITTED, /* some do, the others serve what they served before */
+    REFIT_FLEET_UNKNOWN,          /* of some it is not known */
+};
+REFIT_API const char *refit_fleet_outcome_name(enum refit_fleet_outcome outcome);
+/* What to do about it: a sentence. */
+REFIT_API const char *refit_fleet_outcome_action(enum refit_fleet_outcome outcome);
+
+/* One control API: a replica, or a pod of one. */
 struct refit_replica_report {
     char url[256];
+    uint32_t replica;           /* pods of one replica have the same number */
     enum refit_outcome outcome;
     struct refit_error error;   /* when not committed */
     char refit_id[64];
     char digest[65];            /* the replica's, of what landed */
     char transport[16];         /* the path that was used */
     uint64_t bytes_needed;      /* by the plan */
-    uint64_t bytes_moved;       /* payload, retries included */
-    uint64_t wire_bytes;        /* with framing */
+    uint64_t bytes_moved;       /* payload that it took in, retries included */
+    uint64_t bytes_sent;        /* payload that trainer ranks sent to it, retries included */
+    uint64_t bytes_saved;       /* not moved: they were there already */
+    uint64_t bytes_excess;      /* asked of the trainer only because others failed */
+    uint64_t wire_bytes;        /* that trainer ranks sent to it, with framing */
     double seconds;             /* from request to outcome */
     double plan_s, wait_readers_s, transfer_s, verify_s, prepare_s, staged_s, swap_s;
 };
 
 struct refit_report {
     uint64_t version;
-    char digest[65];            /* the trainers' sum; empty when it could not be made */
+    char digest[65];            /* the model's; empty when nothing was staged */
+    enum refit_fleet_outcome outcome;
+    uint64_t membership_epoch;  /* grows when the members are others than at the last publish */
+    int relayed;                /* replicas passed bytes on */
+    uint64_t bytes_sent, bytes_saved, bytes_excess; /* of all */
     double sources_free_s;      /* from begin until training may write again */
     double seconds;
-    size_t replica_count;
+    size_t replica_count;       /* members: pods count each */
     const struct refit_replica_report *replicas; /* owned by the sender, until the next publish or close */
 };
 
@@ -130,8 +174,8 @@ REFIT_API enum refit_status refit_sender_publish_begin(struct refit_sender *send
                                                        struct refit_error *err);
 /* Until no replica reads this rank's memory any more. */
 REFIT_API enum refit_status refit_sender_publish_wait_sources_free(struct refit_sender *sender, struct refit_error *err);
-/* REFIT_OK when every replica committed; otherwise the status of the first that did not, with the report filled. Rank 0's report is
- * given to every rank. */
+/* REFIT_OK when every replica committed, or as many as the policy's quorum; otherwise the status of the first that did not, with
+ * the report filled. Rank 0's report is given to every rank. */
 REFIT_API enum refit_status refit_sender_publish_wait_report(struct refit_sender *sender, struct refit_report *report,
                                                              struct refit_error *err);
 REFIT_API enum refit_status refit_sender_publish(struct refit_sender *sender, const struct refit_publish *publish,

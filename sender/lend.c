@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A member fed by replicas of another layout: those are asked to serve it. They can as soon as they have a slot that is
+ * being filled, so they are asked again until they accept.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "sender/follower.h"
+
+#define LEND_MS 5000 /* one request; the refit goes on meanwhile at the replica, not here */
+
+bool refit_replica_is_served(const struct refit_replica *replica)
+{
+    return replica->class && replica->class->server_count > 0 && !replica->fell_back;
+}
+
+/* A replica that failed has given its slot up. */
+static bool is_lost(const struct refit_replica *server)
+{
+    return server->stage == REFIT_REPLICA_ENDED && server->report.outcome != REFIT_OUTCOME_COMMITTED &&
+           server->report.outcome != REFIT_OUTCOME_STAGED;
+}
+
+bool refit_follower_is_deserted(const struct refit_replica *replica)
+{
+    const struct refit_class *class = replica->class;
+    size_t lost = 0;
+    pthread_mutex_lock(&replica->lead->lock);
+    for (size_t i = 0; i < class->server_count; i++)
+        lost += is_lost(class->servers[i]);
+    pthread_mutex_unlock(&replica->lead->lock);
+    return lost == class->server_count;
+}
+
+static json_t *serve_body(const struct refit_replica *replica, size_t number, const char *transport)
+{
+    const struct refit_class *class = replica->class;
+    uint64_t holder = (uint64_t)refit_layout_ranks(class->source) + class->count + number;
+    return json_pack("{s:o, s:s, s:s, s:I, s:s, s:O, s:s, s:I, s:I, s:I}", "version",
+                     refit_json_u64(replica->lead->publish.version), "refit", class->id, "token", class->token, "holder",
+                     (json_int_t)holder, "transport", transport, "card", json_object_get(replica->cards, transport),
+                     "layout", refit_layout_digest(replica->layout), "first_rank", (json_int_t)replica->first_rank,
+                     "rank_count", (json_int_t)replica->rank_count, "deadline_ms",
+                     (json_int_t)refit_deadline_left_ms(replica->lead->publish.deadline));
+}
+
+/* Both on one host, and reachable so. */
+static const char *path_between(const struct refit_replica *server, const struct refit_replica *replica)
+{
+    bool near = *server->domain && strcmp(server->domain, replica->domain) == 0;
+    return near && json_is_object(json_object_get(replica->cards, "local")) ? "local" : "tcp";
+}
+
+static enum refit_status ask_server(struct refit_replica *replica, size_t number, struct refit_error *err)
+{
+    const struct refit_replica *server = replica->class->servers[number];
+    struct refit_control control; /* the server's own is its follower's */
+    size_t len = 0;
+    const char *digest = refit_layout_digest(replica->layout), *text = refit_layout_text(replica->layout, &len);
+    enum refit_status status = refit_control_init(&control, server->control.url.text, err);
+    control.credentials = server->control.credentials;
+    json_t *body = serve_body(replica, number, path_between(server, replica));
+    if (status == REFIT_OK && !body)
+        status = refit_fail(err, REFIT_UNSUPPORTED, "%s: has no card to be reached by", replica->control.url.text);
+    if (status == REFIT_OK)
+        status = refit_control_put_source(&control, digest, text, len, refit_follower_deadline(replica, REFIT_UPLOAD_MS),
+                                          err);
+    if (status == REFIT_OK)
+        status = refit_control_serve(&control, body, refit_follower_deadline(replica, LEND_MS), err);
+    json_decref(body);
+    return status;
+}
+
+void refit_follower_ask_servers(struct refit_replica *replica)
+{
+    struct refit_error err;
+    for (size_t i = 0; i < replica->class->server_count; i++) {
+        if (replica->asked_to_serve >> i & 1)
+            continue;
+        if (ask_server(replica, i, &err) == REFIT_OK)
+            replica->asked_to_serve |= UINT64_C(1) << i;
+        else
+            refit_log(REFIT_LOG_DEBUG, "%s does not serve yet: %s", replica->class->servers[i]->control.url.text, err.text);
+    }
+}

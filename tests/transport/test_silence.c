@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Holders that fall silent or stall: seen by look, ended by drop, and nothing of them lands any more.
+ */
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tests/transport/pull.h"
+#include "tests/transport/remote.h"
+
+#define SLOW_BYTES_PER_S (192u << 10) /* a batch takes more than a second */
+#define NS_PER_MS INT64_C(1000000)
+
+static const struct refit_transport *const both[] = {&refit_transport_tcp, &refit_transport_local};
+
+struct side {
+    struct world world;
+    const struct refit_transport *transport;
+    char directory[32];
+    struct refit_listener *listener;
+    struct refit_endpoint *receiver;
+    json_t *card;
+    const struct refit_edge *edge; /* from rank 0 to rank 0 */
+};
+
+static void must(enum refit_status status, const struct refit_error *err)
+{
+    if (status != REFIT_OK)
+        fail_msg("%s: %s", refit_status_name(status), err->text);
+}
+
+static void side_open(struct side *side, const struct refit_transport *transport, uint64_t rate)
+{
+    struct refit_error err;
+    side->transport = transport;
+    side->listener = listener_open(side->directory);
+    struct refit_endpoint_config config = world_receiver(&side->world, side->listener, 1);
+    config.rate_bytes_per_s = rate;
+    must(transport->open(&config, &side->receiver, &err), &err);
+    must(transport->card(side->receiver, &side->card, &err), &err);
+    side->edge = world_edge(&side->world, 0, 0);
+}
+
+static void side_close(struct side *side)
+{
+    side->transport->close(side->receiver);
+    json_decref(side->card);
+    listener_close(side->listener, side->directory);
+    world_close(&side->world);
+}
+
+static struct refit_endpoint *hold(struct side *side, uint32_t number, uint64_t rate)
+{
+    struct refit_error err;
+    struct refit_endpoint *holder;
+    struct refit_endpoint_config config = world_holder(&side->world, 0, 1);
+    config.holder = number;
+    config.rate_bytes_per_s = rate;
+    must(side->transport->open(&config, &holder, &err), &err);
+    must(side->transport->connect(holder, side->card, refit_deadline_in_ms(PULL_MS), &err), &err);
+    return holder;
+}
+
+static struct refit_holder_state look(struct side *side, uint32_t holder)
+{
+    struct refit_holder_state seen;
+    side->transport->look(side->receiver, holder, &seen);
+    return seen;
+}
+
+static void until_connected(struct side *side, uint32_t holder)
+{
+    struct refit_transfer_completion done;
+    while (!look(side, holder).connected)
+        refit_inbox_take(side->world.inbox, &done, 1, refit_deadline_in_ms(PULL_MS));
+}
+
+static void post(struct side *side, uint32_t holder, uint32_t batch)
+{
+    struct refit_error err;
+    must(side->transport->post(side->receiver, holder, side->edge, batch, &err), &err);
+}
+
+/* Looks every few milliseconds, as a scheduler does. */
+static void until_silent(struct side *side, uint32_t holder, int64_t ms)
+{
+    struct refit_transfer_completion done;
+    struct refit_deadline deadline = refit_deadline_in_ms(PULL_MS);
+    while (refit_clock_ns() - look(side, holder).heard_ns < ms * NS_PER_MS) {
+        assert_false(refit_deadline_passed(deadline));
+        refit_inbox_take(side->world.inbox, &done, 1, refit_deadline_in_ms(5));
+    }
+}
+
+static void dropped(struct side *side, uint32_t holder, unsigned batches)
+{
+    side->transport->drop(side->receiver, holder);
+    struct refit_holder_state seen = look(side, holder);
+    assert_true(!seen.connected && seen.lost && seen.owed == 0);
+    for (unsigned i = 0; i < batches; i++) {
+        struct refit_transfer_completion done = world_completion(&side->world);
+        assert_int_equal(done.holder, holder);
+        assert_int_equal(done.status, REFIT_PEER);
+    }
+}
+
+/* Until all of a batch has been taken by the sockets, or some of it has landed. */
+static void until_some_came(struct side *side, uint64_t bytes)
+{
+    struct refit_endpoint_stats stats;
+    struct refit_transfer_completion done;
+    do {
+        assert_int_equal(refit_inbox_take(side->world.inbox, &done, 1, refit_deadline_in_ms(1)), 0);
+        side->transport->stats(side->receiver, &stats);
+    } while (stats.wire_bytes < bytes);
+}
+
+static void a_stopped_holder_is_silent_and_another_has_its_batches(void **state)
+{
+    for (int i = 0; i < 2; i++) {
+        struct side side;
+        world_open(&side.world, world_rows_source, world_rows_destination, WORLD_SEALED);
+        struct remote remote = remote_start(&side.world, 7, i == 0 ? SLOW_BYTES_PER_S : 1);
+        side_open(&side, both[i], 0);
+        remote_connect(&remote, side.card);
+        until_connected(&side, 7);
+        post(&side, 7, 0);
+        post(&side, 7, 1);
+        if (i == 0)
+            until_some_came(&side, 60000);
+        remote_stop(&remote);
+        until_silent(&side, 7, 300);
+        assert_int_equal(look(&side, 7).owed, 2);
+        dropped(&side, 7, 2);
+        struct refit_endpoint *holder = hold(&side, 8, 0);
+        for (uint32_t batch = 0; batch < 2; batch++) {
+            post(&side, 8, batch);
+            assert_int_equal(world_completion(&side.world).status, REFIT_OK);
+        }
+        /* What the stopped one has still to say changes nothing. */
+        uint8_t *before = world_snapshot(&side.world);
+        assert_int_equal(kill(remote.pid, SIGCONT), 0);
+        int status = remote_wait(&remote);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 3);
+        assert_true(world_unchanged(&side.world, before));
+        free(before);
+        side.transport->close(holder);
+        side_close(&side);
+    }
+}
+
+/* Rate limits are no silence, however low: of the holder, of the receiver. */
+static void a_slow_holder_is_not_silent(void **state)
+{
+    const uint64_t rates[2][2] = {{256 << 10, 0}, {0, 256 << 10}};
+    for (int i = 0; i < 3; i++) { /* what a local receiver copies slowly, its holder has answered */
+        struct side side;
+        struct refit_transfer_completion done;
+        int64_t worst = 0;
+        world_open(&side.world, world_rows_source, world_rows_destination, WORLD_SEALED);
+        side_open(&side, both[i / 2], rates[i % 2][1]);
+        struct refit_endpoint *holder = hold(&side, 0, rates[i % 2][0]);
+        post(&side, 0, 0);
+        post(&side, 0, 1);
+        for (unsigned landed = 0; landed < 2;) {
+            landed += (unsigned)refit_inbox_take(side.world.inbox, &done, 1, refit_deadline_in_ms(5));
+            struct refit_holder_state seen = look(&side, 0);
+            int64_t silence = refit_clock_ns() - seen.heard_ns;
+            if (seen.owed > 0 && silence > worst)
+                worst = silence;
+        }
+        /* Two batches take two seconds; a loaded machine may make it late, but not by all that. */
+        assert_true(worst < 1500 * NS_PER_MS);
+        side.transport->close(holder);
+        side_close(&side);
+    }
+}
+
+static void a_holder_that_was_dropped_may_dial_again(void **state)
+{
+    for (int i = 0; i < 2; i++) {
+        struct side side;
+        struct refit_error err;
+        world_open(&side.world, world_rows_source, world_rows_destination, WORLD_SEALED);
+        side_open(&side, both[i], 0);
+        struct refit_endpoint *holder = hold(&side, 3, 1);
+        post(&side, 3, 0);
+        dropped(&side, 3, 1);
+        assert_int_equal(side.transport->post(side.receiver, 3, side.edge, 0, &err), REFIT_PEER);
+        assert_int_equal(side.transport->wait_done(holder, refit_deadline_in_ms(PULL_MS), &err), REFIT_PEER);
+        must(side.transport->connect(holder, side.card, refit_deadline_in_ms(PULL_MS), &err), &err);
+        assert_true(look(&side, 3).connected);
+        side.transport->close(holder);
+        holder = hold(&side, 3, 0);
+        post(&side, 3, 0);
+        assert_int_equal(world_completion(&side.world).status, REFIT_OK);
+        side.transport->drop(side.receiver, 9); /* nobody, and nobody's number */
+        side.transport->drop(side.receiver, WORLD_HOLDERS);
+        side.transport->close(holder);
+        side_close(&side);
+    }
+}
+
+/* Drops in the middle of whatever is in flight: when drop returns, no byte changes any more. */
+static void nothing_lands_after_drop(void **state)
+{
+    for (int i = 0; i < 2; i++) {
+        struct side side;
+        struct refit_transfer_completion done;
+        struct refit_error err;
+        world_open(&side.world, world_rows_source, world_rows_destination, WORLD_SEALED);
+        side_open(&side, both[i], 0);
+        for (unsigned round = 0; round < 30; round++) {
+            struct refit_endpoint *holder = hold(&side, 5, 0);
+            unsigned owed = 0;
+            uint32_t batch = 0;
+            while (batch < 6 && side.transport->post(side.receiver, 5, side.edge, batch, &err) == REFIT_OK)
+                batch++, owed++;
+            /* Every round meets it elsewhere. */
+            for (unsigned spin = 0; spin < round * 2000; spin++)
+                __asm__ volatile("" ::: "memory");
+            side.transport->drop(side.receiver, 5);
+            uint8_t *before = world_snapshot(&side.world);
+            assert_int_equal(look(&side, 5).owed, 0);
+            for (; owed > 0; owed--) {
+                done = world_completion(&side.world);
+                assert_true(done.status == REFIT_OK || done.status == REFIT_PEER);
+            }
+            side.transport->close(holder);
+            assert_true(world_unchanged(&side.world, before));
+            free(before);
+        }
+        side_close(&side);
+    }
+}
+
+/* A drop waits for no rate limit. */
+static void a_receiver_at_its_rate_limit_drops_at_once(void **state)
+{
+    for (int i = 0; i < 2; i++) {
+        struct side side;
+        world_open(&side.world, world_rows_source, world_rows_destination, WORLD_SEALED);
+        side_open(&side, both[i], 1);
+        struct refit_endpoint *holder = hold(&side, 5, 0);
+        post(&side, 5, 0);
+        if (i == 0)
+            until_some_came(&side, 1000);
+        struct refit_deadline deadline = refit_deadline_in_ms(PULL_MS);
+        dropped(&side, 5, 1);
+        assert_false(refit_deadline_passed(deadline));
+        side.transport->close(holder);
+        side_close(&side);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_stopped_holder_is_silent_and_another_has_its_batches),
+        cmocka_unit_test(a_slow_holder_is_not_silent),
+        cmocka_unit_test(a_holder_that_was_dropped_may_dial_again),
+        cmocka_unit_test(nothing_lands_after_drop),
+        cmocka_unit_test(a_receiver_at_its_rate_limit_drops_at_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
