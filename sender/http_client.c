@@ -10,6 +10,7 @@
 #include <event2/http.h>
 #include <event2/thread.h>
 #include <event2/util.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +19,8 @@
 #define ANSWER_HEADER_MAX (16 * 1024)
 #define PORT_DEFAULT 80
 #define PORT_SECURE 443
+#define HANDSHAKE_TRIES 4
+#define AGAIN_MS 50
 
 /* Name look-ups draw random numbers from state that all of libevent shares; with this it is locked. */
 static void use_threads(void)
@@ -138,6 +141,13 @@ static enum refit_status take_answer(struct call *call, struct evhttp_request *r
     return REFIT_OK;
 }
 
+/* A server with too many at its door drops one without a word; nothing of the request was sent. */
+static bool is_cut_in_handshake(const struct call *call)
+{
+    const struct refit_tls_report *tls = &call->tls;
+    return tls->began && !tls->done && !tls->reason && !tls->alert && !tls->verify;
+}
+
 static enum refit_status no_answer(struct call *call)
 {
     int unknown = bufferevent_socket_get_dns_error(evhttp_connection_get_bufferevent(call->connection));
@@ -147,6 +157,8 @@ static enum refit_status no_answer(struct call *call)
     refit_tls_report_text(&call->tls, why, sizeof why);
     if (why[0])
         return call_failed(call, REFIT_PEER, why);
+    if (is_cut_in_handshake(call))
+        return call_failed(call, REFIT_PEER, "the connection closed in the middle of the TLS handshake");
     switch (call->failure) {
     case EVREQ_HTTP_DATA_TOO_LONG: return call_failed(call, REFIT_INVALID, "the answer is larger than is accepted");
     case EVREQ_HTTP_INVALID_HEADER: return call_failed(call, REFIT_INVALID, "the answer is not HTTP");
@@ -294,17 +306,17 @@ static enum refit_status run_loop(struct call *call)
     return call->status;
 }
 
-enum refit_status refit_http_call(const struct refit_http_url *url, const struct refit_http_request *request,
-                                  struct refit_http_answer *answer, struct refit_error *err)
+static enum refit_status try_call(const struct refit_http_url *url, const struct refit_http_request *request,
+                                  struct refit_http_answer *answer, bool *again, struct refit_error *err)
 {
     struct call call = {.url = url, .request = request, .answer = answer, .err = err, .failure = -1};
     memset(answer, 0, sizeof *answer);
-    pthread_once(&threads_once, use_threads);
     enum refit_status status = open_loop(&call);
     if (status == REFIT_OK)
         status = start_request(&call);
     if (status == REFIT_OK)
         status = run_loop(&call);
+    *again = status == REFIT_PEER && is_cut_in_handshake(&call);
     if (call.connection)
         evhttp_connection_free(call.connection);
     if (call.dns)
@@ -313,6 +325,21 @@ enum refit_status refit_http_call(const struct refit_http_url *url, const struct
         event_base_free(call.loop);
     if (status != REFIT_OK)
         refit_http_answer_release(answer);
+    return status;
+}
+
+enum refit_status refit_http_call(const struct refit_http_url *url, const struct refit_http_request *request,
+                                  struct refit_http_answer *answer, struct refit_error *err)
+{
+    bool again = true;
+    enum refit_status status = REFIT_OK;
+    pthread_once(&threads_once, use_threads);
+    for (int i = 1; again; i++) {
+        status = try_call(url, request, answer, &again, err);
+        again = again && i < HANDSHAKE_TRIES && refit_deadline_left_ms(request->deadline) > i * AGAIN_MS;
+        if (again)
+            poll(NULL, 0, i * AGAIN_MS);
+    }
     return status;
 }
 

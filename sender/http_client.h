@@ -5,6 +5,8 @@
  * Each call has an event loop and a connection of its own, so calls from several threads never meet and a slow peer
  * holds up nobody else. Answers are bounded. `https` checks the peer's chain and that its certificate names the host.
  *
+ * A connection that is dropped in the middle of its TLS handshake is tried again, a few times: nothing was sent yet.
+ *
  * Call from a thread that blocks SIGPIPE, or in a process that ignores it.
  */
 #ifndef REFIT_SENDER_HTTP_CLIENT_H

@@ -15,14 +15,18 @@
 #include "base/log.h"
 #include "base/socket.h"
 #include "sidecar/http_connection.h"
+#include "sidecar/http_tls.h"
 #include "sidecar/listen_address.h"
 
 #define BACKLOG 1024 /* a probe must not lose its SYN to a burst of others: it would try again a second later */
 
-/* It has sent something that is not read yet: perhaps the whole request, only accepted in the same turn as many others. */
-static bool has_unread(const struct refit_http_connection *c)
+/* It has begun to shake hands, or has sent something that is not read yet: perhaps the whole request, only accepted in the
+ * same turn as many others. */
+static bool has_spoken(const struct refit_http_connection *c)
 {
     char byte;
+    if (c->state == STATE_HANDSHAKE && refit_http_tls_heard(c->io))
+        return true;
     return recv(bufferevent_getfd(c->io), &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
 }
 
@@ -35,7 +39,7 @@ static bool make_room(struct refit_httpd *server)
         if (c->state != STATE_HANDSHAKE && c->state != STATE_IDLE && c->state != STATE_HEAD && c->state != STATE_LINGER)
             continue;
         oldest = c;
-        if (!has_unread(c))
+        if (!has_spoken(c))
             oldest_silent = c;
     }
     if (oldest_silent)

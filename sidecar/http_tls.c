@@ -20,6 +20,11 @@ struct bufferevent *refit_http_tls_accept(struct event_base *base, evutil_socket
     return io;
 }
 
+bool refit_http_tls_heard(struct bufferevent *io)
+{
+    return SSL_get_state(bufferevent_openssl_get_ssl(io)) != TLS_ST_BEFORE;
+}
+
 struct refit_tls_peer *refit_http_tls_peer(struct bufferevent *io)
 {
     struct refit_tls_peer *peer = malloc(sizeof *peer);

@@ -14,6 +14,8 @@
  * has. `report` is borrowed for its life. NULL: out of memory. */
 struct bufferevent *refit_http_tls_accept(struct event_base *base, evutil_socket_t fd, struct refit_tls *tls,
                                           struct refit_tls_report *report);
+/* The client has begun its handshake: a stranger that only connects has not. */
+bool refit_http_tls_heard(struct bufferevent *io);
 /* The names of the client, new (free); NULL without a certificate. */
 struct refit_tls_peer *refit_http_tls_peer(struct bufferevent *io);
 /* Tells the client that no more comes, before our half of the connection is closed. Nothing for plain HTTP. */

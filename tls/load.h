@@ -33,6 +33,8 @@ uint64_t refit_tls_records_per_key(const struct refit_tls *tls);
 
 /* Callbacks of every connection, that fill its report. */
 void refit_tls_report_attach(SSL *ssl, struct refit_tls_report *report);
+/* OpenSSL's last error as the reason, unless there is one. */
+void refit_tls_report_take(struct refit_tls_report *report);
 
 void refit_tls_print_name(X509_NAME *name, char *out, size_t size);
 void refit_tls_print_error(unsigned long code, char *out, size_t size);

@@ -32,16 +32,27 @@ static int on_verify(int good, X509_STORE_CTX *store)
     return 0;
 }
 
+/* A connection that was cut says nothing about TLS. */
+void refit_tls_report_take(struct refit_tls_report *report)
+{
+    unsigned long code = ERR_peek_last_error();
+    bool cut = ERR_GET_LIB(code) == ERR_LIB_SSL && ERR_GET_REASON(code) == SSL_R_UNEXPECTED_EOF_WHILE_READING;
+    if (!report->reason && !cut)
+        report->reason = code;
+}
+
 static void on_info(const SSL *ssl, int where, int value)
 {
     struct refit_tls_report *report = SSL_get_ex_data(ssl, report_index);
     bool failed = (where & SSL_CB_EXIT && value <= 0) || (where & SSL_CB_ALERT && where & SSL_CB_WRITE);
     if (!report)
         return;
+    report->began |= (where & SSL_CB_HANDSHAKE_START) != 0;
+    report->done |= (where & SSL_CB_HANDSHAKE_DONE) != 0;
     if (where & SSL_CB_ALERT && where & SSL_CB_READ && value >> 8 == SSL3_AL_FATAL)
         report->alert = value & 0xff;
-    if (failed && !report->reason)
-        report->reason = ERR_peek_last_error();
+    if (failed)
+        refit_tls_report_take(report);
 }
 
 void refit_tls_report_attach(SSL *ssl, struct refit_tls_report *report)

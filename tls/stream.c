@@ -202,8 +202,7 @@ static enum refit_tls_step fail(struct refit_tls_stream *s, int errnum, const ch
     char why[512];
     s->failed = true;
     s->wants = 0;
-    if (!s->report.reason)
-        s->report.reason = ERR_peek_last_error();
+    refit_tls_report_take(&s->report);
     refit_tls_report_text(&s->report, why, sizeof why);
     if (why[0])
         refit_fail(err, REFIT_PEER, "TLS %s: %s", what, why);

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tests", "system"))
@@ -108,7 +109,7 @@ class Replica:
         self.engine_cpus, self.other_cpus = engine_cpus, other_cpus
         self.layout_path = programs.write(f"{name}.layout.json", layout)
         self.socket = programs.path(name + ".sock")
-        self.connection = None
+        self.connection, self.asking = None, threading.Lock()
         self.version = 0  # as a joiner: the last it was given
         self.engines = []
         self.start_refitd()
@@ -143,6 +144,10 @@ class Replica:
 
     def get(self, path):
         """None when it does not answer."""
+        with self.asking:
+            return self._get(path)
+
+    def _get(self, path):
         for connection in (self.connection, None):
             try:
                 if connection is None:

@@ -45,7 +45,7 @@ class Cluster(unittest.TestCase):
 
     def disturbed(self, kind):
         """Ends with one more refit, which every replica commits and compares."""
-        path = self.small(rate="20mbit", fault={"kind": kind, "replica": "r1", "after": 0.1})
+        path = self.small(rate="8mbit", fault={"kind": kind, "replica": "r1", "after": 0})
         found = run.fault(scenario.load(path), BUILD, "direct", 1, lambda line: None)
         self.assertEqual(len(found["runs"]), 1)
 

@@ -76,6 +76,12 @@ class Refusals(unittest.TestCase):
     def test_initial_checkpoint_without_a_volume(self):
         self.refused(["weights.checkpoints.volume=null"], "weights.checkpoints.volume")
 
+    def test_engines_over_http_need_a_layout_one_rank_and_no_claim(self):
+        base = ["-f", chart.EXAMPLES["vllm"]]
+        self.refused(["engine.driver.layout="], "engine.driver.layout", base=base)
+        self.refused(["engine.ranks=2"], "engine.ranks", base=base)
+        self.refused(["gpu.mode=dra", 'engine.resources.limits={"memory":"64Gi"}'], "needs no GPU", base=base)
+
     def test_no_engine_image(self):
         self.refused(["engine.image.repository="], "engine.image.repository", "workload=false")
 

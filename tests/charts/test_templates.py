@@ -72,7 +72,7 @@ class Memory(unittest.TestCase):
                          16 * 9007199254740993 + (1 << 20))
 
     def test_on_gpus_host_memory_is_the_staging(self):
-        self.assertEqual(self.limit("vllm-dra"), (4 << 30) + (512 << 20))
+        self.assertEqual(self.limit("native-dra"), (4 << 30) + (512 << 20))
 
     def test_a_larger_limit_of_yours_is_kept(self):
         resources = chart.container(chart.pod_spec(chart.example(CPU, "--set", "sidecar.resources.limits.memory=2Gi")), "refitd")
@@ -135,7 +135,7 @@ class Security(unittest.TestCase):
                 self.assertFalse([m for m in c["volumeMounts"] if "subPath" in m])
 
     def test_the_certificate_names_the_service_and_feeds_the_pod(self):
-        manifests = chart.example("vllm-dra")
+        manifests = chart.example("native-dra")
         certificate = chart.only(manifests, "Certificate")["spec"]
         service = chart.only(manifests, "Service", "rel-replicas")["metadata"]["name"]
         self.assertIn(f"{service}.serving.svc", certificate["dnsNames"])
@@ -172,7 +172,7 @@ class Network(unittest.TestCase):
         self.assertEqual([r["ports"] for r in rules if "from" not in r], [[{"port": 8000}]])
 
     def test_selectors_select_the_pods(self):
-        manifests = chart.example("vllm-dra")
+        manifests = chart.example("native-dra")
         labels = chart.only(manifests, "Deployment")["spec"]["template"]["metadata"]["labels"].items()
         selectors = [chart.only(manifests, "Service", n)["spec"]["selector"] for n in ("rel", "rel-replicas")]
         selectors += [chart.only(manifests, kind)["spec"]["selector"]["matchLabels"] for kind in ("PodDisruptionBudget", "PodMonitor")]
@@ -181,7 +181,7 @@ class Network(unittest.TestCase):
             self.assertLessEqual(selector.items(), labels)
 
     def test_the_monitor_names_a_port_of_the_sidecar(self):
-        manifests = chart.example("vllm-dra")
+        manifests = chart.example("native-dra")
         port = chart.only(manifests, "PodMonitor")["spec"]["podMetricsEndpoints"][0]["port"]
         self.assertIn(port, [p["name"] for p in chart.container(chart.pod_spec(manifests), "refitd")["ports"]])
 
@@ -197,7 +197,7 @@ class Network(unittest.TestCase):
 
 class Gpu(unittest.TestCase):
     def test_one_claim_is_listed_by_both_containers(self):
-        manifests = chart.example("vllm-dra")
+        manifests = chart.example("native-dra")
         spec = chart.pod_spec(manifests)
         name = spec["resourceClaims"][0]["name"]
         for c in ("refitd", "engine"):
@@ -208,19 +208,19 @@ class Gpu(unittest.TestCase):
         self.assertTrue([t for t in spec["tolerations"] if t["key"] == "nvidia.com/gpu"])
 
     def test_a_claim_template_of_yours_is_used(self):
-        manifests = chart.example("vllm-dra", "--set", "gpu.claimTemplate=mine")
+        manifests = chart.example("native-dra", "--set", "gpu.claimTemplate=mine")
         self.assertEqual(chart.pod_spec(manifests)["resourceClaims"][0]["resourceClaimTemplateName"], "mine")
         self.assertNotIn("ResourceClaimTemplate", [m["kind"] for m in manifests])
 
     def test_exec_runs_both_in_the_container_that_has_the_gpu(self):
-        spec = chart.pod_spec(chart.example("sglang-exec"))
+        spec = chart.pod_spec(chart.example("native-exec"))
         self.assertEqual([c["name"] for c in spec["initContainers"]], ["refit-install"])
         self.assertNotIn("restartPolicy", spec["initContainers"][0])
         self.assertEqual([c["name"] for c in spec["containers"]], ["engine"])
         engine = spec["containers"][0]
         command = engine["command"]
         self.assertEqual(command[:2], ["/opt/refit/bin/refit", "exec"])
-        self.assertEqual(command[command.index("--") + 1:], ["python3", "-m", "sglang.launch_server"])
+        self.assertEqual(command[command.index("--") + 1:], ["python3", "-m", "example.engine"])
         env = {e["name"]: e.get("value") for e in engine["env"]}
         self.assertEqual(env["REFIT_PROTECTION"], "seal")
         self.assertEqual(env["REFIT_SLOT_BYTES"], str(20 << 30))
@@ -232,16 +232,28 @@ class Gpu(unittest.TestCase):
         self.assertIn("refit-tokens", mounts)
 
     def test_shared_memory_is_one_volume_in_both(self):
-        spec = chart.pod_spec(chart.example("vllm-dra"))
+        spec = chart.pod_spec(chart.example("native-dra"))
         for c in ("refitd", "engine"):
             self.assertIn({"name": "refit-shm", "mountPath": "/dev/shm"}, chart.container(spec, c)["volumeMounts"])
 
 
 class Engines(unittest.TestCase):
-    def test_engines_that_install_weights_are_driven_over_http(self):
-        args = chart.container(chart.pod_spec(chart.example("vllm-dra")), "refitd")["args"]
-        self.assertIn("--engine=vllm", args)
-        self.assertIn("--engine-url=http://127.0.0.1:8000", args)
+    def test_engines_that_load_weights_themselves_are_driven_over_http(self):
+        for kind in ("vllm", "sglang"):
+            spec = chart.pod_spec(chart.example(kind, "--set", "engine.port=9000"))
+            refitd, engine = chart.container(spec, "refitd"), chart.container(spec, "engine")
+            self.assertIn(f"--engine={kind}=http://127.0.0.1:9000", refitd["args"])
+            self.assertTrue([a for a in refitd["args"] if a.startswith("--layout=/checkpoints/")])
+            self.assertEqual([a for a in refitd["args"] if "engine-load" in a], ["--engine-load=rpc"] if kind == "vllm" else [])
+            self.assertIn("--engine-dir=/run/refit-weights", refitd["args"])
+            # The same path in both, and the engine only reads.
+            self.assertIn({"name": "refit-weights", "mountPath": "/run/refit-weights"}, refitd["volumeMounts"])
+            self.assertIn({"name": "refit-weights", "mountPath": "/run/refit-weights", "readOnly": True}, engine["volumeMounts"])
+
+    def test_their_slots_are_in_host_memory(self):
+        resources = chart.container(chart.pod_spec(chart.example("vllm")), "refitd")["resources"]
+        self.assertEqual(int(resources["limits"]["memory"]), 2 * (66 << 30) + (512 << 20))
+        self.assertNotIn("claims", resources)
 
     def test_native_engines_are_not(self):
         args = chart.container(chart.pod_spec(chart.example(CPU)), "refitd")["args"]

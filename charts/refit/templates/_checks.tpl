@@ -28,7 +28,7 @@ What can't be said in values.schema.json: things that belong together. Each mess
 {{- $limit := include "refit.bytes" (dict "of" "engine.resources.limits.memory" "quantity" .) | int64 -}}
 {{- $needed := include "refit.memoryBytes" $ | int64 -}}
 {{- if lt $limit $needed -}}
-{{- fail (printf "engine.resources.limits.memory: %v (%d bytes) is below what refitd takes in this container (%d bytes: gpu.staging + weights.overhead), engine not counted" . $limit $needed) -}}
+{{- fail (printf "engine.resources.limits.memory: %v (%d bytes) is below what refitd takes in this container (%d bytes: slots or gpu.staging, + weights.overhead), engine not counted" . $limit $needed) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -99,6 +99,15 @@ What can't be said in values.schema.json: things that belong together. Each mess
 {{- end -}}
 {{- if and (eq (int64 .Values.sidecar.uid) (int64 .Values.engine.uid)) (ne .Values.gpu.mode "exec") (ne (toString (dig "protection" "uid" .Values.sidecar.options)) "seal") -}}
 {{- fail "sidecar.uid and engine.uid are the same: the engine could write into slots. Use two, or sidecar.options.protection=seal" -}}
+{{- end -}}
+{{- if and (ne .Values.engine.kind "native") (not .Values.engine.driver.layout) -}}
+{{- fail (printf "engine.driver.layout: %s declares no layout; name a layout's file or the checkpoint's directory in the sidecar, such as /checkpoints/Qwen3-8B" .Values.engine.kind) -}}
+{{- end -}}
+{{- if and (ne .Values.engine.kind "native") (ne (int64 .Values.engine.ranks) 1) -}}
+{{- fail (printf "engine.ranks: %s is one rank for refitd, however many GPUs it uses; found %d" .Values.engine.kind (int64 .Values.engine.ranks)) -}}
+{{- end -}}
+{{- if and (eq .Values.gpu.mode "dra") (ne .Values.engine.kind "native") -}}
+{{- fail (printf "gpu.mode is dra, but refitd keeps the slots of %s in host memory and needs no GPU; leave gpu.mode at none and ask for GPUs in engine.resources" .Values.engine.kind) -}}
 {{- end -}}
 {{- if and .Values.weights.initial.checkpoint (not .Values.weights.checkpoints.volume) -}}
 {{- fail "weights.initial.checkpoint: there is no weights.checkpoints.volume to find it in" -}}

@@ -11,6 +11,9 @@ What the engine's container and its pod need. The engine joins the sidecar's gro
 {{- include "refit.secretMounts" . }}
 {{- else -}}
 - {name: refit-run, mountPath: /run/refit, readOnly: true}
+{{- if ne .Values.engine.kind "native" }}
+- {name: refit-weights, mountPath: /run/refit-weights, readOnly: true}
+{{- end }}
 {{- if .Values.sharedMemory.size }}
 - {name: refit-shm, mountPath: /dev/shm}
 {{- end }}
@@ -51,6 +54,10 @@ What the engine's container and its pod need. The engine joins the sidecar's gro
 {{- if eq .Values.gpu.mode "exec" }}
 - name: refit-program
   emptyDir: {}
+{{- end }}
+{{- if ne .Values.engine.kind "native" }}
+- name: refit-weights
+  {{- toYaml .Values.engine.driver.volume | nindent 2 }}
 {{- end }}
 {{- if .Values.sharedMemory.size }}
 - name: refit-shm

@@ -6,7 +6,7 @@ refitd as a container. Paste `refit.sidecar` into initContainers (nativeSidecar:
 {{/* Bytes that refitd takes: pages are charged to who touches them first, and that is refitd. */}}
 {{- define "refit.memoryBytes" -}}
 {{- $overhead := include "refit.bytes" (dict "of" "weights.overhead" "quantity" .Values.weights.overhead) | int64 -}}
-{{- if eq .Values.gpu.mode "none" -}}
+{{- if or (eq .Values.gpu.mode "none") (ne .Values.engine.kind "native") -}}
 {{- add $overhead (mul (int64 .Values.engine.ranks) (int64 .Values.weights.slots) (include "refit.slotBytes" . | int64)) -}}
 {{- else -}}
 {{- add $overhead (include "refit.bytes" (dict "of" "gpu.staging" "quantity" .Values.gpu.staging) | int64) -}}
@@ -77,7 +77,9 @@ seccompProfile:
 {{- if and $v.auth.tokens.secret (eq $v.tls.mode "none") -}}{{- $o = append $o "insecure-plaintext-tokens=true" -}}{{- end -}}
 {{- end -}}
 {{- if ne $v.engine.kind "native" -}}
-{{- $o = concat $o (list (printf "engine=%s" $v.engine.kind) (printf "engine-url=http://127.0.0.1:%d" (int64 $v.engine.port))) -}}
+{{- $o = append $o (printf "engine=%s=http://127.0.0.1:%d" $v.engine.kind (int64 $v.engine.port)) -}}
+{{- $o = concat $o (list (printf "layout=%s" $v.engine.driver.layout) "engine-dir=/run/refit-weights") -}}
+{{- if eq $v.engine.kind "vllm" -}}{{- $o = append $o (printf "engine-load=%s" $v.engine.driver.load) -}}{{- end -}}
 {{- end -}}
 {{- range $name, $value := $s.options -}}{{- $o = append $o (printf "%s=%s" $name (toString $value)) -}}{{- end -}}
 {{- $o | toJson -}}
@@ -180,6 +182,9 @@ preStop:
 {{- end }}
 {{- if .Values.auth.tokens.secret }}
 - {name: refit-tokens, mountPath: /etc/refit/tokens, readOnly: true}
+{{- end }}
+{{- if ne .Values.engine.kind "native" }}
+- {name: refit-weights, mountPath: /run/refit-weights}
 {{- end }}
 {{- if .Values.weights.checkpoints.volume }}
 - {name: refit-checkpoints, mountPath: {{ .Values.weights.checkpoints.mountPath }}, readOnly: true}

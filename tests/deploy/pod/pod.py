@@ -236,6 +236,8 @@ class Pod:
         self.spec = self.manifest["spec"]["template"]["spec"]
         played = json.loads(json.dumps(self.manifest))
         spec = played["spec"]["template"]["spec"]
+        # An init container that podman keeps: removing one right after its end fails now and then, and the pod with it.
+        played["metadata"]["annotations"] = {"io.podman.annotations.init.container.type": "always"}
         for container in spec["containers"]:
             container.pop("ports")  # this podman maps each of them to the host, which a pod without a network can't
             container["resources"]["limits"].pop("nvidia.com/gpu", None)
