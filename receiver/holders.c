@@ -11,7 +11,7 @@
 #define AWAY_MS 250          /* not asked after its first loss; doubled by each further one */
 #define AWAY_MAX_SHIFT 5
 #define OWED_BY_MEMBER (REFIT_GRANTS_PER_STREAM + 2) /* it has one connection */
-#define ALONE 5              /* nobody delivers: then it takes so many times longer until one is passed by */
+#define STILL 5              /* so many times longer while there is something else to ask for, or nobody delivers */
 
 enum refit_status refit_holders_init(struct refit_holders *holders, const struct refit_fleet *fleet, uint32_t ranks,
                                      const bool *alternatives, const struct refit_receiver_config *config,
@@ -131,14 +131,14 @@ static int64_t patience(const struct refit_holders *holders, uint32_t holder)
     return others ? holders->silence_ns : latest(REFIT_GRACE_NS, holders->silence_ns);
 }
 
-/* It lives, and nothing comes although others deliver. */
+/* It lives, and nothing comes although others deliver; or has not for long. Links are not fair for seconds, so this too is
+ * looked at only when there is nothing else to ask for. */
 static bool stands_still(const struct refit_holders *holders, const struct refit_holder *h, int64_t now)
 {
     int64_t since = now - latest(h->since_ns, holders->trusted_ns);
     uint64_t others = holders->landed - h->mark;
-    if (since <= holders->stall_ns)
-        return false;
-    return others >= 2 * (uint64_t)holders->members || since > ALONE * holders->stall_ns;
+    bool waited_for = holders->due <= h->due && others >= 2 * (uint64_t)holders->members;
+    return since > (waited_for ? holders->stall_ns : STILL * holders->stall_ns);
 }
 
 static void watch(struct refit_holders *holders, uint32_t holder, int64_t heard, int64_t now)
