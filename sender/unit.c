@@ -46,6 +46,21 @@ static void set_seal(struct refit_unit *unit, size_t from, enum refit_seal seal,
     }
 }
 
+/* Where others rely on one that is staged, its word must be fresh: it may have died while it waited for them. */
+static void ask_pods(struct refit_unit *unit)
+{
+    for (size_t i = 0; i < unit->pod_count; i++)
+        unit->pods[i]->asks++;
+}
+
+static bool pods_confirm(const struct refit_unit *unit)
+{
+    bool all = true;
+    for (size_t i = 0; i < unit->pod_count; i++)
+        all = all && unit->pods[i]->asks > 0 && unit->pods[i]->confirmed == unit->pods[i]->asks;
+    return all;
+}
+
 /* ---- one replica ---- */
 
 static void fail_unit(struct refit_unit *unit, const struct refit_error *why)
@@ -64,12 +79,23 @@ static void fail_by_pod(struct refit_unit *unit, const struct refit_replica *pod
     fail_unit(unit, &why);
 }
 
+/* Pods rely on each other. */
+static bool pods_are_sure(struct refit_unit *unit)
+{
+    if (unit->pod_count == 1)
+        return true;
+    if (!unit->asked)
+        ask_pods(unit);
+    unit->asked = true;
+    return pods_confirm(unit);
+}
+
 static void gather(struct refit_unit *unit)
 {
     const struct refit_replica *ended = ended_pod(unit, 0);
     if (ended) {
         fail_by_pod(unit, ended);
-    } else if (every_pod(unit, 0, REFIT_REPLICA_STAGED)) {
+    } else if (every_pod(unit, 0, REFIT_REPLICA_STAGED) && pods_are_sure(unit)) {
         unit->state = REFIT_UNIT_STAGED;
         for (size_t i = 0; i < unit->pod_count; i++)
             if (unit->pods[i]->staged_ns > unit->staged_ns)
@@ -251,18 +277,19 @@ static bool agree(struct refit_lead *lead)
     return false;
 }
 
-/* Where others rely on one that is staged, its word must be fresh: it may have died while it waited for them. */
+/* Of the first `until` that are staged. The first time, and whoever was not asked yet, is asked. */
 static size_t count_confirmed(struct refit_lead *lead, size_t until)
 {
     size_t confirmed = 0;
-    lead->course.asks = true;
     for (size_t i = 0; i < until; i++) {
-        const struct refit_unit *unit = &lead->units[i];
-        bool all = unit->state == REFIT_UNIT_STAGED;
-        for (size_t k = 0; k < unit->pod_count; k++)
-            all = all && unit->pods[k]->confirmed;
-        confirmed += all;
+        struct refit_unit *unit = &lead->units[i];
+        if (unit->state != REFIT_UNIT_STAGED)
+            continue;
+        if (!lead->course.asked || unit->pods[0]->asks == 0)
+            ask_pods(unit);
+        confirmed += pods_confirm(unit);
     }
+    lead->course.asked = true;
     return confirmed;
 }
 
