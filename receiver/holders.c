@@ -89,8 +89,12 @@ static int64_t look(struct refit_holders *holders, uint32_t holder, int64_t now)
         h->ever |= state.connected || state.lost;
         heard = state.heard_ns > heard ? state.heard_ns : heard;
     }
-    if (path < 0 && h->ever && h->lost_ns == 0)
+    if (path < 0 && h->ever && h->lost_ns == 0) {
+        char name[REFIT_HOLDER_NAME_MAX];
+        refit_holders_name(holders, holder, name);
+        refit_log(REFIT_LOG_DEBUG, "%s was lost while it owes %" PRIu32 " batches", name, h->owed);
         note_loss(holders, h, now);
+    }
     if (path >= 0)
         h->lost_ns = 0;
     h->path = path;

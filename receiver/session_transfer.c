@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "receiver/batches.h"
 #include "receiver/receiver_internal.h"
 #include "receiver/supply.h"
@@ -209,7 +210,14 @@ static void pass_by_the_slow(struct progress *p)
     struct refit_holder *h = &p->holders.items[refit_holders_member(&p->holders, slow)];
     int64_t spent = refit_clock_ns() - p->holders.begun_ns;
     double needs = (double)spent * p->batches.lists[slow].count / (h->landed + 1.0);
-    h->slow |= spent > p->holders.stall_ns && needs > 2.0 * (double)p->holders.stall_ns && needs > 0.5 * (double)spent;
+    if (h->slow || spent <= p->holders.stall_ns || needs <= 2.0 * (double)p->holders.stall_ns ||
+        needs <= 0.5 * (double)spent)
+        return;
+    char name[REFIT_HOLDER_NAME_MAX];
+    refit_holders_name(&p->holders, refit_holders_member(&p->holders, slow), name);
+    refit_log(REFIT_LOG_WARN, "%s would need %" PRId64 " ms more when all else is asked for; it is passed by", name,
+              (int64_t)(needs / 1e6));
+    h->slow = true;
 }
 
 static void tell_what_is_due(struct progress *p)
