@@ -28,7 +28,6 @@ static enum refit_verdict wait_verdict_for(struct refit_replica *replica, int64_
     pthread_mutex_lock(&lead->lock);
     if (replica->stage != REFIT_REPLICA_STAGED) {
         replica->stage = REFIT_REPLICA_STAGED;
-        replica->staged_ns = refit_clock_ns();
         pthread_cond_broadcast(&lead->changed);
     }
     while (replica->verdict == REFIT_VERDICT_NONE && replica->asks == replica->confirmed && !late)

@@ -97,9 +97,6 @@ static void gather(struct refit_unit *unit)
         fail_by_pod(unit, ended);
     } else if (every_pod(unit, 0, REFIT_REPLICA_STAGED) && pods_are_sure(unit)) {
         unit->state = REFIT_UNIT_STAGED;
-        for (size_t i = 0; i < unit->pod_count; i++)
-            if (unit->pods[i]->staged_ns > unit->staged_ns)
-                unit->staged_ns = unit->pods[i]->staged_ns;
     }
 }
 
@@ -246,23 +243,17 @@ static void call_off_for(struct refit_lead *lead, const char *policy)
     call_off(lead, &why);
 }
 
-/* How long those that are staged wait for those that still work: from when `wanted` of them were. */
-static int64_t opens_ns(const struct refit_lead *lead, size_t wanted, const struct counts *counts)
+/* How long those that are staged wait for those that still work: from when `wanted` of them were (as seen here). */
+static int64_t opens_ns(struct refit_lead *lead, size_t wanted, const struct counts *counts)
 {
-    int64_t nth_ns = 0, grace_ns = (int64_t)GRACE_MS * 1000000;
+    int64_t grace_ns = (int64_t)GRACE_MS * 1000000;
     if (counts->staged < wanted || counts->staged == 0)
         return counts->gathering ? INT64_MAX : 0;
     if (!counts->gathering)
         return 0;
-    /* The moment at which so many were staged: the wanted-th smallest. */
-    for (size_t i = 0; i < lead->unit_count; i++) {
-        size_t before = 0;
-        for (size_t k = 0; k < lead->unit_count; k++)
-            before += lead->units[k].state == REFIT_UNIT_STAGED && lead->units[k].staged_ns <= lead->units[i].staged_ns;
-        if (lead->units[i].state == REFIT_UNIT_STAGED && before >= wanted &&
-            (nth_ns == 0 || lead->units[i].staged_ns < nth_ns))
-            nth_ns = lead->units[i].staged_ns;
-    }
+    if (lead->course.enough_ns == 0)
+        lead->course.enough_ns = refit_clock_ns();
+    int64_t nth_ns = lead->course.enough_ns;
     int64_t tenth_ns = (nth_ns - lead->begun_ns) / 10;
     return nth_ns + (tenth_ns > grace_ns ? tenth_ns : grace_ns);
 }

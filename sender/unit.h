@@ -36,7 +36,6 @@ struct refit_unit {
     size_t pod_count;
     enum refit_unit_state state;
     bool asked; /* its pods were told to look once more */
-    int64_t staged_ns;
     struct refit_error error; /* why it failed: the pod's that did first */
 };
 
@@ -51,6 +50,7 @@ enum refit_course_phase {
 struct refit_course {
     enum refit_course_phase phase;
     bool asked; /* those that are staged were told to look once more whether they are, before others rely on it */
+    int64_t enough_ns; /* as many were staged as the policy wants; 0: not yet */
     int64_t trial_ends_ns;
     struct refit_error why; /* OFF */
     bool takes_back;        /* OFF: also those that are committed, for they were on trial */
