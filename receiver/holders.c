@@ -107,8 +107,8 @@ static int64_t latest(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* On a link whose buffers are full a lost packet silences a connection for longer than a process is likely to be stopped; how long,
- * is learned from what was heard again. */
+/* On a link whose buffers are full a lost packet silences a connection for longer than a process is likely to be
+ * stopped; how long, is learned from what was heard again. */
 static void learn(struct refit_holders *holders, struct refit_holder *h, int64_t heard)
 {
     int64_t from = latest(latest(h->heard_ns, h->since_ns), holders->trusted_ns);
@@ -117,8 +117,8 @@ static void learn(struct refit_holders *holders, struct refit_holder *h, int64_t
     h->heard_ns = latest(heard, h->heard_ns);
 }
 
-/* Waiting for a member costs nothing while there is enough to ask of others. After that it is dropped soon, for they have
- * what it has. */
+/* Waiting for a member costs nothing while there is enough to ask of others. After that it is dropped soon, for they
+ * have what it has. */
 static int64_t patience_with_member(const struct refit_holders *holders, const struct refit_holder *h)
 {
     if (holders->due > h->due)
@@ -131,12 +131,13 @@ static int64_t patience(const struct refit_holders *holders, uint32_t holder)
 {
     if (refit_holders_is_member(holders, holder))
         return patience_with_member(holders, &holders->items[holder]);
-    bool others = holder < holders->ranks ? holders->alternatives[holder] || holders->sources > 0 : holders->sources > 1;
+    bool is_rank = holder < holders->ranks;
+    bool others = is_rank ? holders->alternatives[holder] || holders->sources > 0 : holders->sources > 1;
     return others ? holders->silence_ns : latest(REFIT_GRACE_NS, holders->silence_ns);
 }
 
-/* It lives, and nothing comes although others deliver; or has not for long. Links are not fair for seconds, so this too is
- * looked at only when there is nothing else to ask for. */
+/* It lives, and nothing comes although others deliver; or has not for long. Links are not fair for seconds, so this
+ * too is looked at only when there is nothing else to ask for. */
 static bool stands_still(const struct refit_holders *holders, const struct refit_holder *h, int64_t now)
 {
     int64_t since = now - latest(h->since_ns, holders->trusted_ns);
