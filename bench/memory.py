@@ -128,7 +128,7 @@ def measure(build, scratch, sources, ranks, versions):
             publisher.communicate(timeout=60)
         peaks.ending.set()
         peaks.join()
-        if not lines or not all(line.startswith(("ok", "replica")) for line in lines):
+        if not lines or not all(line.startswith(("ok", "replica", "fleet")) for line in lines):
             raise RuntimeError(f"the refits failed: {lines}")
         return int(lines[0].split(" ")[3]), list(peaks.peak.values())
     finally:

@@ -14,8 +14,8 @@
  *   - an engine that attaches while a version is active gets that version, or the attach waits for the swap to end;
  *   - a dead process's page is dropped (its pidfd says so; end of file alone does not, a forked child keeps that open).
  *
- * Threads: the bank has one thread of its own for the socket; every function is thread-safe. Functions with a deadline
- * block; `cancel` (may be NULL) is polled and ends the wait with REFIT_ABORTED.
+ * Threads: the bank has one thread of its own for the socket; every function is thread-safe. Functions with a
+ * deadline block; `cancel` (may be NULL) is polled and ends the wait with REFIT_ABORTED.
  */
 #ifndef REFIT_RECEIVER_BANK_H
 #define REFIT_RECEIVER_BANK_H
@@ -98,7 +98,8 @@ REFIT_MUST_CHECK enum refit_status refit_bank_commit(struct refit_bank *bank, ui
  * REFIT_NOT_FOUND. */
 REFIT_MUST_CHECK enum refit_status refit_bank_pin(struct refit_bank *bank, uint64_t version, uint32_t *slot,
                                                   struct refit_error *err);
-/* The same for a slot that is being filled, and whose refit gives it up only when it is not read any more. Takes no lock. */
+/* The same for a slot that is being filled, and whose refit gives it up only when it is not read any more. Takes no
+ * lock. */
 void refit_bank_pin_slot(struct refit_bank *bank, uint32_t slot);
 void refit_bank_unpin(struct refit_bank *bank, uint32_t slot);
 /* Filling or staged -> free. */

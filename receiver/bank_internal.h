@@ -55,7 +55,7 @@ struct refit_slot {
     enum refit_slot_state state;
     bool preparing;           /* filling, and engines are asked to prepare */
     struct refit_version version;
-    atomic_uint keepers;      /* refit_bank_pin: not given up while there is one. Also raised without the lock, while filling */
+    atomic_uint keepers;      /* refit_bank_pin: not given up while there is one; raised without the lock while filling */
     uint64_t serial;          /* of what was staged here: names it in messages */
     uint64_t retired_order;   /* grows with each retirement */
     int64_t retired_ns;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * This process as a holder for one receiver: dials it, again when it is not there yet or was lost, and serves it until it
- * says that it needs no more.
+ * This process as a holder for one receiver: dials it, again when it is not there yet or was lost, and serves it
+ * until it says that it needs no more.
  */
 #ifndef REFIT_RECEIVER_DIAL_H
 #define REFIT_RECEIVER_DIAL_H
@@ -36,8 +36,8 @@ struct refit_dial {
 REFIT_MUST_CHECK enum refit_status refit_dial_init(struct refit_dial *dial, struct refit_error *err);
 void refit_dial_release(struct refit_dial *dial); /* after run has returned, if it was called */
 
-/* REFIT_OK: it needs no more, or has ended its refit. REFIT_ABORTED: stopped. REFIT_TIMEOUT. Blocks; nothing of the endpoint is
- * left when it returns. */
+/* REFIT_OK: it needs no more, or has ended its refit. REFIT_ABORTED: stopped. REFIT_TIMEOUT. Blocks; nothing of the
+ * endpoint is left when it returns. */
 REFIT_MUST_CHECK enum refit_status refit_dial_run(struct refit_dial *dial, struct refit_error *err);
 /* Any thread: run returns soon, and no byte is read once it has; bounded by REFIT_ABORT_MS. */
 void refit_dial_stop(struct refit_dial *dial);

@@ -11,7 +11,7 @@
 #define AWAY_MS 250          /* not asked after its first loss; doubled by each further one */
 #define AWAY_MAX_SHIFT 5
 #define OWED_BY_MEMBER (REFIT_GRANTS_PER_STREAM + 2) /* it has one connection */
-#define ALONE 5              /* nobody delivers: then it takes so many times longer until one is passed by */
+#define STILL 5              /* so many times longer while there is something else to ask for, or nobody delivers */
 
 enum refit_status refit_holders_init(struct refit_holders *holders, const struct refit_fleet *fleet, uint32_t ranks,
                                      const bool *alternatives, const struct refit_receiver_config *config,
@@ -89,8 +89,12 @@ static int64_t look(struct refit_holders *holders, uint32_t holder, int64_t now)
         h->ever |= state.connected || state.lost;
         heard = state.heard_ns > heard ? state.heard_ns : heard;
     }
-    if (path < 0 && h->ever && h->lost_ns == 0)
+    if (path < 0 && h->ever && h->lost_ns == 0) {
+        char name[REFIT_HOLDER_NAME_MAX];
+        refit_holders_name(holders, holder, name);
+        refit_log(REFIT_LOG_DEBUG, "%s was lost while it owes %" PRIu32 " batches", name, h->owed);
         note_loss(holders, h, now);
+    }
     if (path >= 0)
         h->lost_ns = 0;
     h->path = path;
@@ -103,8 +107,8 @@ static int64_t latest(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* On a link whose buffers are full a lost packet silences a connection for longer than a process is likely to be stopped; how long,
- * is learned from what was heard again. */
+/* On a link whose buffers are full a lost packet silences a connection for longer than a process is likely to be
+ * stopped; how long, is learned from what was heard again. */
 static void learn(struct refit_holders *holders, struct refit_holder *h, int64_t heard)
 {
     int64_t from = latest(latest(h->heard_ns, h->since_ns), holders->trusted_ns);
@@ -113,8 +117,8 @@ static void learn(struct refit_holders *holders, struct refit_holder *h, int64_t
     h->heard_ns = latest(heard, h->heard_ns);
 }
 
-/* Waiting for a member costs nothing while there is enough to ask of others. After that it is dropped soon, for they have
- * what it has. */
+/* Waiting for a member costs nothing while there is enough to ask of others. After that it is dropped soon, for they
+ * have what it has. */
 static int64_t patience_with_member(const struct refit_holders *holders, const struct refit_holder *h)
 {
     if (holders->due > h->due)
@@ -127,18 +131,19 @@ static int64_t patience(const struct refit_holders *holders, uint32_t holder)
 {
     if (refit_holders_is_member(holders, holder))
         return patience_with_member(holders, &holders->items[holder]);
-    bool others = holder < holders->ranks ? holders->alternatives[holder] || holders->sources > 0 : holders->sources > 1;
+    bool is_rank = holder < holders->ranks;
+    bool others = is_rank ? holders->alternatives[holder] || holders->sources > 0 : holders->sources > 1;
     return others ? holders->silence_ns : latest(REFIT_GRACE_NS, holders->silence_ns);
 }
 
-/* It lives, and nothing comes although others deliver. */
+/* It lives, and nothing comes although others deliver; or has not for long. Links are not fair for seconds, so this
+ * too is looked at only when there is nothing else to ask for. */
 static bool stands_still(const struct refit_holders *holders, const struct refit_holder *h, int64_t now)
 {
     int64_t since = now - latest(h->since_ns, holders->trusted_ns);
     uint64_t others = holders->landed - h->mark;
-    if (since <= holders->stall_ns)
-        return false;
-    return others >= 2 * (uint64_t)holders->members || since > ALONE * holders->stall_ns;
+    bool waited_for = holders->due <= h->due && others >= 2 * (uint64_t)holders->members;
+    return since > (waited_for ? holders->stall_ns : STILL * holders->stall_ns);
 }
 
 static void watch(struct refit_holders *holders, uint32_t holder, int64_t heard, int64_t now)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who can be asked in one refit, and how each of them does: trainer ranks by rank, then the fleet's members, then replicas that
- * serve. Looks after silence and standstill; whom to ask is decided by supply.h from what is found here. Used by the
- * refit's thread only.
+ * Who can be asked in one refit, and how each of them does: trainer ranks by rank, then the fleet's members, then
+ * replicas that serve. Looks after silence and standstill; whom to ask is decided by supply.h from what is found
+ * here. Used by the refit's thread only.
  */
 #ifndef REFIT_RECEIVER_HOLDERS_H
 #define REFIT_RECEIVER_HOLDERS_H

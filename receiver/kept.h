@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a refit need not move, since an earlier one did: tensors of the version that is served, and what had landed when a
- * refit broke off. The tables are guarded by the receiver's lock; what a refit takes out is its own.
+ * What a refit need not move, since an earlier one did: tensors of the version that is served, and what had landed
+ * when a refit broke off. The tables are guarded by the receiver's lock; what a refit takes out is its own.
  */
 #ifndef REFIT_RECEIVER_KEPT_H
 #define REFIT_RECEIVER_KEPT_H
@@ -34,20 +34,21 @@ void refit_kept_clear(struct refit_kept *kept);
 void refit_kept_forget(struct refit_kept *kept, uint32_t slot);
 /* Takes the tally. */
 void refit_kept_know(struct refit_kept *kept, uint32_t slot, uint64_t version, struct refit_tally *tally);
-/* NULL: the slot holds another version, or its digests are not known (refitd was started anew since). Borrowed until the slot is
- * forgotten. */
+/* NULL: the slot holds another version, or its digests are not known (refitd was started anew since). Borrowed until
+ * the slot is forgotten. */
 const struct refit_tally *refit_kept_tally(const struct refit_kept *kept, uint32_t slot, uint64_t version);
 
 /* Takes plan, landed and tally over, when anything has landed. */
 void refit_kept_leave(struct refit_kept *kept, const struct refit_remains *remains);
-/* What the refit `id` left in this slot, when it was moved by the same edges; the caller's from now on. False: nothing. */
+/* What the refit `id` left in this slot, when it was moved by the same edges; the caller's from now on. False:
+ * nothing. */
 bool refit_kept_resume(struct refit_kept *kept, const char *id, uint64_t version, uint32_t slot,
                        const struct refit_plan *plan, struct refit_remains *out);
 void refit_remains_release(struct refit_remains *remains);
 
-/* Copies the tensors whose mask is 0 (of all tensors of `destination`) from one slot to another on every rank, digests them on
- * the way, compares with what is known of them, and adds them to `tally`. REFIT_CORRUPT names a tensor that is not what it
- * was. */
+/* Copies the tensors whose mask is 0 (of all tensors of `destination`) from one slot to another on every rank,
+ * digests them on the way, compares with what is known of them, and adds them to `tally`. REFIT_CORRUPT names a
+ * tensor that is not what it was. */
 struct refit_keep {
     struct refit_layout *destination;
     uint32_t first_rank, rank_count;

@@ -187,9 +187,9 @@ struct refit_rollback {
     bool open;          /* no hold: newer versions may come, and what runs goes on; `version` must be given. For a lead that takes
                          * back a part of a replica or a canary. */
 };
-/* Blocks up to the deadline. Also sets hold (nothing newer is installed until release) and aborts the refit that runs,
- * unless `open`; when it fails, neither. Repeatable: while held, version 0 and the active version are the rollback that was
- * done; an open one finds its version active. */
+/* Blocks up to the deadline. Also sets hold (nothing newer is installed until release) and aborts the refit that
+ * runs, unless `open`; when it fails, neither. Repeatable: while held, version 0 and the active version are the
+ * rollback that was done; an open one finds its version active. */
 REFIT_MUST_CHECK enum refit_status refit_receiver_rollback(struct refit_receiver *receiver,
                                                            const struct refit_rollback *rollback,
                                                            struct refit_deadline deadline, struct refit_version *now,
@@ -237,10 +237,10 @@ struct refit_serve_snapshot {
 };
 #define REFIT_SERVES_SHOWN 64
 
-/* Plans (which may take a while), then dials and serves on a thread of its own until that receiver needs no more, or the
- * deadline. The version's slot (active, retained, or being filled) is not given up meanwhile. The same request again gives the
- * same id. REFIT_NOT_FOUND: the version is not here, or the layout unknown; REFIT_MISMATCH: layouts don't fit; REFIT_BUSY: too
- * many. */
+/* Plans (which may take a while), then dials and serves on a thread of its own until that receiver needs no more, or
+ * the deadline. The version's slot (active, retained, or being filled) is not given up meanwhile. The same request
+ * again gives the same id. REFIT_NOT_FOUND: the version is not here, or the layout unknown; REFIT_MISMATCH: layouts
+ * don't fit; REFIT_BUSY: too many. */
 REFIT_MUST_CHECK enum refit_status refit_receiver_serve(struct refit_receiver *receiver,
                                                         const struct refit_serve_request *request,
                                                         char id[static REFIT_REFIT_ID_MAX], struct refit_error *err);

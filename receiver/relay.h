@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A member's other half: while its slot is filled it is a holder for every other member, and serves what has landed. It dials
- * each of them, again and again, until that one says that it needs no more, or the relay is stopped. A member that never
- * receives costs nothing but these attempts.
+ * A member's other half: while its slot is filled it is a holder for every other member, and serves what has landed.
+ * It dials each of them, again and again, until that one says that it needs no more, or the relay is stopped. A
+ * member that never receives costs nothing but these attempts.
  */
 #ifndef REFIT_RECEIVER_RELAY_H
 #define REFIT_RECEIVER_RELAY_H

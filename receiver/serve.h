@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * This replica as a source: on request it dials a receiver of another layout and serves one of its versions to it. The slot is
- * pinned meanwhile; one that is being filled is served tensor by tensor, as each is whole.
+ * This replica as a source: on request it dials a receiver of another layout and serves one of its versions to it.
+ * The slot is pinned meanwhile; one that is being filled is served tensor by tensor, as each is whole.
  */
 #ifndef REFIT_RECEIVER_SERVE_H
 #define REFIT_RECEIVER_SERVE_H

@@ -123,8 +123,8 @@ static enum refit_status copy_from(struct refit_landing *landing, uint32_t slot,
     const struct refit_tally *known = refit_kept_tally(&receiver->kept, slot, session->request.unchanged_since);
     refit_receiver_unlock(receiver);
     if (!known)
-        return refit_fail(err, REFIT_CONFLICT, "the digests of version %" PRIu64 " are not known any more; publish again",
-                          session->request.unchanged_since);
+        return refit_fail(err, REFIT_CONFLICT, "the digests of version %" PRIu64 " are not known any more; "
+                          "publish again", session->request.unchanged_since);
     struct refit_keep keep = {
         .destination = refit_plan_destination(plan),
         .first_rank = refit_plan_first_rank(plan),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where the bytes of a refit land, and from where they go on: the endpoints of its slot, and the relay to other members.
- * Owned by the refit's thread.
+ * Where the bytes of a refit land, and from where they go on: the endpoints of its slot, and the relay to other
+ * members. Owned by the refit's thread.
  */
 #ifndef REFIT_RECEIVER_SESSION_LANDING_H
 #define REFIT_RECEIVER_SESSION_LANDING_H
@@ -16,7 +16,7 @@ struct refit_landing_config {
     struct refit_tally *tally;
     struct refit_checkpoint *checkpoint; /* NULL: holders dial */
     struct refit_plan *source_plan;      /* of the checkpoint */
-    const uint8_t *mask;                 /* tensors that are moved; the others are copied from the served slot. NULL: all */
+    const uint8_t *mask;                 /* tensors that are moved; others are copied from the slot served. NULL: all */
 };
 
 struct refit_landing {
@@ -28,7 +28,8 @@ struct refit_landing {
     struct refit_relay *relay; /* NULL: no other members */
 };
 
-/* Opens the endpoints, fills what is constant, starts to serve others. Zeroed before but for `landed`; leave also after a failure. */
+/* Opens the endpoints, fills what is constant, starts to serve others. Zeroed before but for `landed`; leave also
+ * after a failure. */
 REFIT_MUST_CHECK enum refit_status refit_landing_open(struct refit_landing *landing,
                                                       const struct refit_landing_config *config,
                                                       struct refit_error *err);

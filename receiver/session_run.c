@@ -337,8 +337,8 @@ static enum refit_status run_steps(struct work *work, struct refit_error *err)
     return status;
 }
 
-/* What has landed of a refit that broke off stays in the slot for the next attempt, until the slot is taken. Bytes that turned
- * out wrong don't, nor those of a plan with a mask. */
+/* What has landed of a refit that broke off stays in the slot for the next attempt, until the slot is taken. Bytes
+ * that turned out wrong don't, nor those of a plan with a mask. */
 static void leave_remains(struct work *work, enum refit_status why)
 {
     struct refit_landing *landing = &work->landing;
@@ -449,8 +449,8 @@ static void finish(struct refit_session *session, enum refit_status status, cons
     refit_receiver_changed(receiver);
 }
 
-/* Slower members may still come for bytes of the slot, which is not written while it is the active one or the next. The next
- * refit ends this: it may want the slot. */
+/* Slower members may still come for bytes of the slot, which is not written while it is the active one or the next.
+ * The next refit ends this: it may want the slot. */
 static void linger(struct work *work)
 {
     struct refit_receiver *receiver = work->receiver;

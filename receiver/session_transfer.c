@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Brings in every batch of a plan: decides whom each is asked of (supply.h), keeps those holders' queues full, asks again what
- * did not land, elsewhere when its holder is lost or passed by (holders.h).
+ * Brings in every batch of a plan: decides whom each is asked of (supply.h), keeps those holders' queues full, asks
+ * again what did not land, elsewhere when its holder is lost or passed by (holders.h).
  *
- * Due batches wait in one list per target: a member, or the origin's ranks of one source group. All lists are in the same
- * order on all members, which is the order in which a member gets what it is the seed of; so what is asked of it lands
- * there soon. When other holders can be used than before, the lists are made anew.
+ * Due batches wait in one list per target: a member, or the origin's ranks of one source group. All lists are in the
+ * same order on all members, which is the order in which a member gets what it is the seed of; so what is asked of it
+ * lands there soon. When other holders can be used than before, the lists are made anew.
  */
 #include "receiver/session_transfer.h"
 
@@ -14,9 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "receiver/batches.h"
+#include "base/log.h"
+#include "receiver/progress.h"
 #include "receiver/receiver_internal.h"
-#include "receiver/supply.h"
 
 #define GRANTS_MAX 4   /* by the origin, of one batch: the first and three retries */
 #define CORRUPT_MAX 3  /* broken batches of one member until it is not asked any more */
@@ -25,28 +25,10 @@
 #define STEP_NS INT64_C(50000000) /* between two notices of progress */
 #define COMPLETIONS 64
 
-struct progress {
-    const struct refit_transfer *transfer;
-    struct refit_batches batches;
-    struct refit_holders holders;
-    struct refit_supply *supply;
-    uint32_t groups, nobody;   /* targets: members, then source groups, then nobody */
-    bool *alternatives;        /* by source rank */
-    bool *origin;              /* by source group: can be asked */
-    bool *lacks;               /* by serving replica and group: it has not these boxes */
-    uint64_t bytes_done, bytes_told;
-    struct refit_supplied supplied;
-    int64_t told_ns, landed_ns;
-};
 
 /* --- setting up ------------------------------------------------------------------------------------------------- */
 
-static struct refit_group group_of(const struct progress *p, uint32_t group)
-{
-    return refit_plan_group(p->transfer->plan, REFIT_SOURCE, group);
-}
-
-static void count_groups(struct progress *p)
+static void count_groups(struct refit_progress *p)
 {
     size_t count;
     const struct refit_edge *edges = refit_plan_edges(p->transfer->plan, &count);
@@ -55,7 +37,7 @@ static void count_groups(struct progress *p)
             p->groups = edges[i].source_group + 1;
 }
 
-static enum refit_status find_alternatives(struct progress *p, uint32_t ranks, struct refit_error *err)
+static enum refit_status find_alternatives(struct refit_progress *p, uint32_t ranks, struct refit_error *err)
 {
     size_t count;
     const struct refit_edge *edges = refit_plan_edges(p->transfer->plan, &count);
@@ -68,14 +50,14 @@ static enum refit_status find_alternatives(struct progress *p, uint32_t ranks, s
     memset(p->alternatives, true, ranks + 1);
     memset(p->origin, true, p->groups + 1);
     for (size_t i = 0; i < count; i++) {
-        struct refit_group group = group_of(p, edges[i].source_group);
+        struct refit_group group = refit_progress_group(p, edges[i].source_group);
         if (group.count == 1)
             p->alternatives[group.ranks[0]] = false;
     }
     return REFIT_OK;
 }
 
-static enum refit_status make_supply(struct progress *p, struct refit_error *err)
+static enum refit_status make_supply(struct refit_progress *p, struct refit_error *err)
 {
     const struct refit_fleet *fleet = p->transfer->fleet;
     uint32_t members = refit_fleet_members(fleet);
@@ -98,12 +80,12 @@ static enum refit_status make_supply(struct progress *p, struct refit_error *err
     return status;
 }
 
-static enum refit_status progress_init(struct progress *p, const struct refit_transfer *transfer,
+static enum refit_status progress_init(struct refit_progress *p, const struct refit_transfer *transfer,
                                        struct refit_error *err)
 {
     uint32_t ranks = refit_layout_ranks(refit_plan_source(transfer->plan));
     uint32_t members = refit_fleet_members(transfer->fleet);
-    *p = (struct progress){.transfer = transfer, .landed_ns = refit_clock_ns()};
+    *p = (struct refit_progress){.transfer = transfer, .landed_ns = refit_clock_ns()};
     count_groups(p);
     p->nobody = members + p->groups;
     enum refit_status status = refit_batches_init(&p->batches, transfer->plan, p->nobody + 1, err);
@@ -120,7 +102,7 @@ static enum refit_status progress_init(struct progress *p, const struct refit_tr
 }
 
 /* Of an earlier attempt that broke off. */
-static void skip_landed(struct progress *p)
+static void skip_landed(struct refit_progress *p)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < p->batches.total; i++) {
@@ -138,7 +120,7 @@ static void skip_landed(struct progress *p)
     refit_receiver_unlock(session->receiver);
 }
 
-static void progress_release(struct progress *p)
+static void progress_release(struct refit_progress *p)
 {
     refit_batches_release(&p->batches);
     refit_holders_release(&p->holders);
@@ -150,12 +132,12 @@ static void progress_release(struct progress *p)
 
 /* --- whom to ask ------------------------------------------------------------------------------------------------ */
 
-static uint32_t members_of(const struct progress *p)
+static uint32_t members_of(const struct refit_progress *p)
 {
     return p->holders.members;
 }
 
-static uint32_t choose(struct progress *p, uint32_t number)
+static uint32_t choose(struct refit_progress *p, uint32_t number)
 {
     uint32_t within;
     struct refit_batch *batch = &p->batches.items[number];
@@ -170,7 +152,7 @@ static uint32_t choose(struct progress *p, uint32_t number)
     return answer.from == REFIT_SUPPLY_ORIGIN ? members_of(p) + group : p->nobody;
 }
 
-static void make_lists(struct progress *p)
+static void make_lists(struct refit_progress *p)
 {
     refit_batches_clear(&p->batches);
     for (uint32_t i = 0; i < p->batches.total; i++) {
@@ -180,9 +162,9 @@ static void make_lists(struct progress *p)
     }
 }
 
-static bool is_origin_there(const struct progress *p, uint32_t group)
+static bool is_origin_there(const struct refit_progress *p, uint32_t group)
 {
-    struct refit_group ranks = group_of(p, group);
+    struct refit_group ranks = refit_progress_group(p, group);
     for (uint32_t i = 0; i < ranks.count; i++)
         if (p->holders.items[ranks.ranks[i]].usable)
             return true;
@@ -194,7 +176,7 @@ static bool is_origin_there(const struct progress *p, uint32_t group)
 }
 
 /* Everything else is asked for, and what is left waits for one member that needs much longer. */
-static void pass_by_the_slow(struct progress *p)
+static void pass_by_the_slow(struct refit_progress *p)
 {
     uint32_t slow = REFIT_BATCH_NONE;
     for (uint32_t target = 0; target < p->nobody; target++) {
@@ -209,10 +191,17 @@ static void pass_by_the_slow(struct progress *p)
     struct refit_holder *h = &p->holders.items[refit_holders_member(&p->holders, slow)];
     int64_t spent = refit_clock_ns() - p->holders.begun_ns;
     double needs = (double)spent * p->batches.lists[slow].count / (h->landed + 1.0);
-    h->slow |= spent > p->holders.stall_ns && needs > 2.0 * (double)p->holders.stall_ns && needs > 0.5 * (double)spent;
+    if (h->slow || spent <= p->holders.stall_ns || needs <= 2.0 * (double)p->holders.stall_ns ||
+        needs <= 0.5 * (double)spent)
+        return;
+    char name[REFIT_HOLDER_NAME_MAX];
+    refit_holders_name(&p->holders, refit_holders_member(&p->holders, slow), name);
+    refit_log(REFIT_LOG_WARN, "%s would need %" PRId64 " ms more when all else is asked for; it is passed by", name,
+              (int64_t)(needs / 1e6));
+    h->slow = true;
 }
 
-static void tell_what_is_due(struct progress *p)
+static void tell_what_is_due(struct refit_progress *p)
 {
     p->holders.due = 0;
     for (uint32_t target = 0; target < p->nobody; target++) {
@@ -223,7 +212,7 @@ static void tell_what_is_due(struct progress *p)
     }
 }
 
-static void sweep(struct progress *p, bool anew)
+static void sweep(struct refit_progress *p, bool anew)
 {
     tell_what_is_due(p);
     if (members_of(p) > 0)
@@ -237,7 +226,7 @@ static void sweep(struct progress *p, bool anew)
 
 /* --- granting --------------------------------------------------------------------------------------------------- */
 
-static void note_granted(struct progress *p, uint32_t target)
+static void note_granted(struct refit_progress *p, uint32_t target)
 {
     struct refit_batch *batch = &p->batches.items[refit_batches_pop(&p->batches, target)];
     batch->state = REFIT_BATCH_GRANTED;
@@ -245,9 +234,9 @@ static void note_granted(struct progress *p, uint32_t target)
 }
 
 /* Of the origin's holders of a group the one that has the least to do; REFIT_HOLDERS_MAX: none has room. */
-static uint32_t pick(const struct progress *p, uint32_t group, uint32_t number)
+static uint32_t pick(const struct refit_progress *p, uint32_t group, uint32_t number)
 {
-    struct refit_group ranks = group_of(p, group);
+    struct refit_group ranks = refit_progress_group(p, group);
     uint32_t count = ranks.count + p->holders.sources, best = REFIT_HOLDERS_MAX;
     for (uint32_t k = 0; k < count; k++) {
         uint32_t i = (number + k) % count; /* equals take turns */
@@ -266,7 +255,7 @@ static uint32_t pick(const struct progress *p, uint32_t group, uint32_t number)
 }
 
 /* It has no such edge: a member of another plan, or a replica that has other ranks. */
-static enum refit_status note_unsupported(struct progress *p, uint32_t holder, const struct refit_edge *edge,
+static enum refit_status note_unsupported(struct refit_progress *p, uint32_t holder, const struct refit_edge *edge,
                                           struct refit_error *err)
 {
     char name[REFIT_HOLDER_NAME_MAX];
@@ -283,7 +272,7 @@ static enum refit_status note_unsupported(struct progress *p, uint32_t holder, c
 }
 
 /* Grants the first batch of a list, and tells whether. */
-static enum refit_status grant_one(struct progress *p, uint32_t target, bool *granted, bool *anew,
+static enum refit_status grant_one(struct refit_progress *p, uint32_t target, bool *granted, bool *anew,
                                    struct refit_error *err)
 {
     uint32_t number = p->batches.lists[target].head, within;
@@ -312,7 +301,7 @@ static enum refit_status grant_one(struct progress *p, uint32_t target, bool *gr
     }
 }
 
-static enum refit_status grant_all(struct progress *p, struct refit_error *err)
+static enum refit_status grant_all(struct refit_progress *p, struct refit_error *err)
 {
     bool anew = false;
     for (uint32_t target = 0; target < p->nobody; target++) {
@@ -330,8 +319,8 @@ static enum refit_status grant_all(struct progress *p, struct refit_error *err)
 
 /* --- what comes ------------------------------------------------------------------------------------------------- */
 
-static enum refit_status fail_batch(struct progress *p, uint32_t number, const struct refit_transfer_completion *c,
-                                    struct refit_error *err)
+static enum refit_status fail_batch(struct refit_progress *p, uint32_t number,
+                                    const struct refit_transfer_completion *c, struct refit_error *err)
 {
     char name[REFIT_HOLDER_NAME_MAX];
     refit_holders_name(&p->holders, c->holder, name);
@@ -340,8 +329,8 @@ static enum refit_status fail_batch(struct progress *p, uint32_t number, const s
                       refit_status_action(c->status));
 }
 
-static enum refit_status note_failed(struct progress *p, uint32_t number, const struct refit_transfer_completion *c,
-                                     struct refit_error *err)
+static enum refit_status note_failed(struct refit_progress *p, uint32_t number,
+                                     const struct refit_transfer_completion *c, struct refit_error *err)
 {
     struct refit_batch *batch = &p->batches.items[number];
     bool member = refit_holders_is_member(&p->holders, c->holder);
@@ -363,7 +352,7 @@ static enum refit_status note_failed(struct progress *p, uint32_t number, const 
     return REFIT_OK;
 }
 
-static void note_landed(struct progress *p, uint32_t number, uint32_t holder)
+static void note_landed(struct refit_progress *p, uint32_t number, uint32_t holder)
 {
     struct refit_batch *batch = &p->batches.items[number];
     uint64_t bytes = refit_batches_bytes(&p->batches, number);
@@ -380,7 +369,7 @@ static void note_landed(struct progress *p, uint32_t number, uint32_t holder)
         p->supplied.fleet_bytes += bytes;
 }
 
-static enum refit_status note_completion(struct progress *p, const struct refit_transfer_completion *c,
+static enum refit_status note_completion(struct refit_progress *p, const struct refit_transfer_completion *c,
                                          struct refit_error *err)
 {
     uint32_t number = refit_batches_number(&p->batches, c->edge, c->batch);
@@ -395,7 +384,7 @@ static enum refit_status note_completion(struct progress *p, const struct refit_
     return REFIT_OK;
 }
 
-static void copy_holders(const struct progress *p, struct refit_session *session)
+static void copy_holders(const struct refit_progress *p, struct refit_session *session)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < p->holders.count && count < REFIT_HOLDERS_SHOWN; i++) {
@@ -427,7 +416,7 @@ static struct refit_endpoint_stats sum_stats(const struct refit_transfer *transf
 }
 
 /* Batches that landed one by one would flood whoever listens, so progress is told in steps. */
-static void tell(struct progress *p, bool last)
+static void tell(struct refit_progress *p, bool last)
 {
     int64_t now = refit_clock_ns();
     if (!last && (p->bytes_done == p->bytes_told || now - p->told_ns < STEP_NS))
@@ -447,7 +436,7 @@ static void tell(struct progress *p, bool last)
     refit_receiver_changed(session->receiver);
 }
 
-static enum refit_status collect(struct progress *p, struct refit_error *err)
+static enum refit_status collect(struct refit_progress *p, struct refit_error *err)
 {
     struct refit_transfer_completion done[COMPLETIONS];
     struct refit_deadline slice =
@@ -462,117 +451,18 @@ static enum refit_status collect(struct progress *p, struct refit_error *err)
     return status;
 }
 
-/* --- giving up -------------------------------------------------------------------------------------------------- */
-
-#define NAMES_MAX 8
-
-struct blamed {
-    uint32_t rank[NAMES_MAX];
-    uint32_t count;
-};
-
-static void blame(struct blamed *blamed, uint32_t rank)
-{
-    for (uint32_t i = 0; i < blamed->count; i++)
-        if (blamed->rank[i] == rank)
-            return;
-    if (blamed->count < NAMES_MAX)
-        blamed->rank[blamed->count++] = rank;
-}
-
-enum fault { ANY, ABSENT, LOST };
-
-static bool has_fault(const struct refit_holder *h, enum fault fault)
-{
-    return fault == ANY || (fault == ABSENT ? !h->ever : h->ever && h->path < 0);
-}
-
-/* Source ranks that are to blame for what has not landed; a few are enough. */
-static void find_blamed(const struct progress *p, enum fault fault, struct blamed *out)
-{
-    *out = (struct blamed){.count = 0};
-    for (uint32_t i = 0; i < p->batches.total && out->count < NAMES_MAX; i++) {
-        uint32_t within;
-        if (p->batches.items[i].state == REFIT_BATCH_DONE)
-            continue;
-        struct refit_group ranks = group_of(p, refit_batches_edge(&p->batches, i, &within)->source_group);
-        for (uint32_t k = 0; k < ranks.count; k++)
-            if (has_fault(&p->holders.items[ranks.ranks[k]], fault))
-                blame(out, ranks.ranks[k]);
-    }
-}
-
-static void print_blamed(const struct blamed *blamed, char *out, size_t size)
-{
-    size_t used = (size_t)snprintf(out, size, "source rank ");
-    for (uint32_t i = 0; i < blamed->count; i++)
-        used += (size_t)snprintf(out + used, size - used, "%s%" PRIu32, i ? ", " : "", blamed->rank[i]);
-    if (blamed->count == NAMES_MAX)
-        snprintf(out + used, size - used, ", ...");
-}
-
-/* A member that owes. Appends its name. */
-static void name_debtor(const struct progress *p, char *out, size_t size)
-{
-    char name[REFIT_HOLDER_NAME_MAX];
-    *out = '\0';
-    for (uint32_t i = p->holders.ranks; i < p->holders.count; i++) {
-        if (p->holders.items[i].owed == 0)
-            continue;
-        refit_holders_name(&p->holders, i, name);
-        snprintf(out, size, "; %s owes %" PRIu32 " batches", name, p->holders.items[i].owed);
-        return;
-    }
-}
-
-static enum refit_status explain_timeout(const struct progress *p, struct refit_error *err)
-{
-    struct blamed blamed;
-    char names[NAMES_MAX * 12 + 32], debtor[REFIT_HOLDER_NAME_MAX + 32];
-    find_blamed(p, ABSENT, &blamed);
-    bool absent = blamed.count > 0;
-    if (!absent)
-        find_blamed(p, ANY, &blamed);
-    print_blamed(&blamed, names, sizeof names);
-    name_debtor(p, debtor, sizeof debtor);
-    return refit_fail(err, REFIT_TIMEOUT, "deadline passed with %" PRIu64 " of %" PRIu64
-                      " bytes landed; %s %s%s; publish again, with more time or a look at that rank", p->bytes_done,
-                      refit_plan_bytes(p->transfer->plan), names, absent ? "never connected" : "did not send all",
-                      debtor);
-}
-
-/* The origin is lost for good, and the members have not what is missing, or do not send it. */
-static enum refit_status check_origin(const struct progress *p, struct refit_error *err)
-{
-    struct blamed blamed;
-    char names[NAMES_MAX * 12 + 32];
-    bool lost = false;
-    for (uint32_t group = 0; group < p->groups; group++)
-        lost |= !p->origin[group];
-    if (!lost)
-        return REFIT_OK;
-    bool stuck = p->holders.owed == 0 && p->batches.lists[p->nobody].count == p->batches.left;
-    if (!stuck && refit_clock_ns() - p->landed_ns < REFIT_GRACE_NS)
-        return REFIT_OK;
-    find_blamed(p, LOST, &blamed);
-    print_blamed(&blamed, names, sizeof names);
-    return refit_fail(err, REFIT_PEER, "%s was lost with %" PRIu32 " of %" PRIu32
-                      " batches landed and did not come back within %d s; publish again", names,
-                      p->batches.total - p->batches.left, p->batches.total, (int)(REFIT_GRACE_NS / 1000000000));
-}
-
 /* --- the loop --------------------------------------------------------------------------------------------------- */
 
-static enum refit_status run(struct progress *p, struct refit_error *err)
+static enum refit_status run(struct refit_progress *p, struct refit_error *err)
 {
     skip_landed(p);
     sweep(p, true);
     while (p->batches.left > 0) {
         enum refit_status status = refit_session_check(p->transfer->session, err);
         if (status == REFIT_TIMEOUT)
-            return explain_timeout(p, err);
+            return refit_progress_explain(p, err);
         if (status == REFIT_OK)
-            status = check_origin(p, err);
+            status = refit_progress_check(p, err);
         if (status == REFIT_OK)
             status = grant_all(p, err);
         if (status == REFIT_OK)
@@ -584,7 +474,7 @@ static enum refit_status run(struct progress *p, struct refit_error *err)
 }
 
 /* All is landed: a member that does not answer delays nobody, it sees its connection end. */
-static enum refit_status finish(struct progress *p, struct refit_error *err)
+static enum refit_status finish(struct refit_progress *p, struct refit_error *err)
 {
     struct refit_deadline deadline = p->transfer->session->deadline;
     bool fleet = members_of(p) > 1;
@@ -608,7 +498,7 @@ uint32_t refit_transfer_holders(const struct refit_plan *plan, const struct refi
 
 enum refit_status refit_transfer_run(const struct refit_transfer *transfer, struct refit_error *err)
 {
-    struct progress p;
+    struct refit_progress p;
     enum refit_status status = progress_init(&p, transfer, err);
     bool begun = status == REFIT_OK;
     if (status == REFIT_OK)

@@ -129,8 +129,8 @@ static uint64_t mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* Where something stands in a batch's order: the seed first, the rest by a hash, so that what a lost one would have done
- * is shared by all that are left. */
+/* Where something stands in a batch's order: the seed first, the rest by a hash, so that what a lost one would have
+ * done is shared by all that are left. */
 struct rank {
     uint64_t hash;
     uint32_t which;

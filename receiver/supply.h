@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Whom a member of a fleet asks for a batch: a pure function of the members, their domains, the batch, and which holders
- * this member can use. No I/O, no clocks. docs/fleet.md has the rules; in short:
+ * Whom a member of a fleet asks for a batch: a pure function of the members, their domains, the batch, and which
+ * holders this member can use. No I/O, no clocks. docs/fleet.md has the rules; in short:
  *
  *   own domain's seed, then its other members | home domain's, then the other domains' | the origin
  *
- * each list in an order that only depends on the batch, and only up to this member itself. So who asks whom never goes
- * round in a circle, whatever each member believes of the others; and what a lost member would have brought is shared
- * by all that are left. The origin is the trainer, or the replicas that serve in its place.
+ * each list in an order that only depends on the batch, and only up to this member itself. So who asks whom never
+ * goes round in a circle, whatever each member believes of the others; and what a lost member would have brought is
+ * shared by all that are left. The origin is the trainer, or the replicas that serve in its place.
  */
 #ifndef REFIT_RECEIVER_SUPPLY_H
 #define REFIT_RECEIVER_SUPPLY_H

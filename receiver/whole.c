@@ -125,7 +125,8 @@ static void touches_release(struct touches *t)
 
 /* --- following -------------------------------------------------------------------------------------------------- */
 
-/* A pass over what is not done yet. `is_done` may have effects; it is asked once more for each batch until it is true. */
+/* A pass over what is not done yet. `is_done` may have effects; it is asked once more for each batch until it is
+ * true. */
 static void pass(struct refit_whole *whole, struct touches *t,
                  bool (*is_done)(struct refit_whole *whole, const struct refit_edge *edge, uint32_t k, uint32_t batch))
 {

@@ -31,9 +31,9 @@ static enum refit_status compare(const struct refit_replica *a, const struct ref
     if (strcmp(a->digest, b->digest) == 0)
         return REFIT_OK;
     bool named = a->tally_whole && b->tally_whole && find_difference(a, a->tally, b, b->tally, &tensor);
-    return refit_fail(err, REFIT_CORRUPT, "%s and %s got different bytes%s%s (digests %.12s and %.12s): a tensor was written "
-                      "while it was being published; keep the memory unchanged until the sources are free", a->report.url,
-                      b->report.url, named ? " of tensor " : "", named ? tensor.name : "", a->digest, b->digest);
+    return refit_fail(err, REFIT_CORRUPT, "%s and %s were sent different bytes%s%s: it was written while it was being "
+                      "published; keep the memory unchanged until the sources are free", a->report.url, b->report.url,
+                      named ? " of tensor " : " of some tensor", named ? tensor.name : "");
 }
 
 static const struct refit_replica *first_comparable(const struct refit_replica *replica)

@@ -19,7 +19,8 @@
 
 /* ---- the barrier ---- */
 
-static enum refit_verdict wait_verdict_for(struct refit_replica *replica, int64_t ms)
+/* *asks is what it is to confirm when it has looked. */
+static enum refit_verdict wait_verdict_for(struct refit_replica *replica, int64_t ms, uint32_t *asks)
 {
     struct refit_lead *lead = replica->lead;
     struct timespec until = refit_deadline_timespec(refit_deadline_in_ms(ms));
@@ -27,12 +28,12 @@ static enum refit_verdict wait_verdict_for(struct refit_replica *replica, int64_
     pthread_mutex_lock(&lead->lock);
     if (replica->stage != REFIT_REPLICA_STAGED) {
         replica->stage = REFIT_REPLICA_STAGED;
-        replica->staged_ns = refit_clock_ns();
         pthread_cond_broadcast(&lead->changed);
     }
-    while (replica->verdict == REFIT_VERDICT_NONE && !(lead->course.asks && !replica->confirmed) && !late)
+    while (replica->verdict == REFIT_VERDICT_NONE && replica->asks == replica->confirmed && !late)
         late = pthread_cond_timedwait(&lead->changed, &lead->lock, &until) != 0;
     enum refit_verdict verdict = replica->verdict;
+    *asks = replica->asks;
     pthread_mutex_unlock(&lead->lock);
     return verdict;
 }
@@ -46,10 +47,10 @@ static enum refit_status agree(const struct refit_replica *replica, struct refit
     return status;
 }
 
-static void confirm(struct refit_replica *replica)
+static void confirm(struct refit_replica *replica, uint32_t asks)
 {
     pthread_mutex_lock(&replica->lead->lock);
-    replica->confirmed |= replica->lead->course.asks;
+    replica->confirmed = asks;
     pthread_cond_broadcast(&replica->lead->changed);
     pthread_mutex_unlock(&replica->lead->lock);
 }
@@ -58,8 +59,9 @@ enum refit_status refit_follower_wait_verdict(struct refit_replica *replica, str
 {
     struct refit_control_state state;
     int64_t silent_since_ns = 0;
+    uint32_t asks = 0;
     for (;;) {
-        enum refit_verdict verdict = wait_verdict_for(replica, KEEP_ALIVE_MS);
+        enum refit_verdict verdict = wait_verdict_for(replica, KEEP_ALIVE_MS, &asks);
         if (verdict == REFIT_VERDICT_ABORT) {
             *err = replica->verdict_error;
             return err->status;
@@ -70,7 +72,7 @@ enum refit_status refit_follower_wait_verdict(struct refit_replica *replica, str
         if (status != REFIT_OK)
             return status;
         if (silent_since_ns == 0)
-            confirm(replica);
+            confirm(replica, asks);
     }
 }
 

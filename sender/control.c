@@ -232,13 +232,11 @@ static enum refit_status read_weights(const json_t *answer, void *context, struc
     memset(out, 0, sizeof *out);
     enum refit_status status = refit_json_opt_string(answer, "layout", "answer of /v1/weights", &layout, err);
     copy_text(out->layout, sizeof out->layout, layout);
-    copy_text(out->lead, sizeof out->lead, json_string_value(json_object_get(answer, "lead")));
-    out->held = json_is_true(json_object_get(answer, "held"));
     if (status == REFIT_OK)
         status = read_version(json_object_get(answer, "active"), &out->active, err);
     if (status == REFIT_OK && json_is_true(json_object_get(answer, "rollback_available")))
         status = refit_json_get_u64(answer, "rollback_version", "answer of /v1/weights", &out->rollback_version, err);
-    return status == REFIT_OK ? read_version(json_object_get(answer, "staged"), &out->staged, err) : status;
+    return status;
 }
 
 enum refit_status refit_control_weights(struct refit_control *control, struct refit_deadline deadline,

@@ -56,10 +56,8 @@ struct refit_control_version {
 };
 struct refit_control_weights {
     char layout[REFIT_SHA256_HEX_MAX]; /* empty: no engine has attached yet */
-    struct refit_control_version active, staged;
+    struct refit_control_version active;
     uint64_t rollback_version; /* retained; 0: none */
-    bool held;
-    char lead[128]; /* empty: none */
 };
 REFIT_MUST_CHECK enum refit_status refit_control_weights(struct refit_control *control, struct refit_deadline deadline,
                                                          struct refit_control_weights *out, struct refit_error *err);

@@ -350,12 +350,13 @@ static enum refit_status through_transfer(struct refit_replica *replica, struct 
     return status == REFIT_OK ? sum_up(replica, err) : status;
 }
 
-static void say_more(const struct refit_replica *replica, const struct refit_control_state *state,
-                     struct refit_error *why)
+/* The abort's own reason comes back in the state's; what stands behind it is news. */
+static void say_more(const struct refit_control_state *state, struct refit_error *why)
 {
     struct refit_error known = *why;
-    if (strstr(state->error.text, known.text))
-        refit_fail(why, known.status, "%s: %s", replica->control.url.text, state->error.text);
+    const char *ours = strstr(state->error.text, known.text);
+    if (ours)
+        refit_fail(why, known.status, "%s%s", known.text, ours + strlen(known.text));
     else
         refit_fail(why, known.status, "%s (%s)", known.text, state->error.text);
 }
@@ -375,7 +376,7 @@ static void abort_refit(struct refit_replica *replica, struct refit_error *why)
     if (status != REFIT_OK)
         refit_log(REFIT_LOG_INFO, "refit %s was not aborted by the lead: %s", replica->ticket.id, err.text);
     else if (state.error.status != REFIT_OK && !strstr(why->text, state.error.text))
-        say_more(replica, &state, why);
+        say_more(&state, why);
 }
 
 /* Members that serve it may fail without any fault of its own; then the trainer does. What is verified is kept there. */

@@ -53,23 +53,35 @@ static const char *path_between(const struct refit_replica *server, const struct
     return near && json_is_object(json_object_get(replica->cards, "local")) ? "local" : "tcp";
 }
 
+/* One that does not know the layout that it is to serve says so, and is given it. */
+static enum refit_status serve_with_layout(struct refit_replica *replica, struct refit_control *control,
+                                           const json_t *order, struct refit_error *err)
+{
+    size_t len = 0;
+    const char *digest = refit_layout_digest(replica->layout), *text = refit_layout_text(replica->layout, &len);
+    struct refit_error why = {0};
+    enum refit_status status = refit_control_serve(control, order, refit_follower_deadline(replica, LEND_MS), &why);
+    if (status == REFIT_NOT_FOUND && strstr(why.text, digest)) {
+        struct refit_deadline deadline = refit_follower_deadline(replica, REFIT_UPLOAD_MS);
+        status = refit_control_put_source(control, digest, text, len, deadline, &why);
+        if (status == REFIT_OK)
+            status = refit_control_serve(control, order, refit_follower_deadline(replica, LEND_MS), &why);
+    }
+    return status == REFIT_OK ? status : refit_fail(err, status, "%s", why.text);
+}
+
 static enum refit_status ask_server(struct refit_replica *replica, size_t number, struct refit_error *err)
 {
     const struct refit_replica *server = replica->class->servers[number];
     struct refit_control control; /* the server's own is its follower's */
-    size_t len = 0;
-    const char *digest = refit_layout_digest(replica->layout), *text = refit_layout_text(replica->layout, &len);
     enum refit_status status = refit_control_init(&control, server->control.url.text, err);
     control.credentials = server->control.credentials;
-    json_t *body = serve_body(replica, number, path_between(server, replica));
-    if (status == REFIT_OK && !body)
+    json_t *order = serve_body(replica, number, path_between(server, replica));
+    if (status == REFIT_OK && !order)
         status = refit_fail(err, REFIT_UNSUPPORTED, "%s: has no card to be reached by", replica->control.url.text);
     if (status == REFIT_OK)
-        status = refit_control_put_source(&control, digest, text, len, refit_follower_deadline(replica, REFIT_UPLOAD_MS),
-                                          err);
-    if (status == REFIT_OK)
-        status = refit_control_serve(&control, body, refit_follower_deadline(replica, LEND_MS), err);
-    json_decref(body);
+        status = serve_with_layout(replica, &control, order, err);
+    json_decref(order);
     return status;
 }
 

@@ -58,8 +58,7 @@ struct refit_replica {
     bool leaving; /* at the end: the thread says so to the replica */
     /* Under the lead's lock: */
     enum refit_replica_stage stage;
-    int64_t staged_ns; /* when it came to the barrier */
-    bool confirmed;    /* it was still staged when the course asked */
+    uint32_t asks, confirmed; /* how often the course wanted to know whether it is still staged, and what was answered */
     enum refit_verdict verdict;
     struct refit_error verdict_error;
     enum refit_seal seal;

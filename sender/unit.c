@@ -46,6 +46,21 @@ static void set_seal(struct refit_unit *unit, size_t from, enum refit_seal seal,
     }
 }
 
+/* Where others rely on one that is staged, its word must be fresh: it may have died while it waited for them. */
+static void ask_pods(struct refit_unit *unit)
+{
+    for (size_t i = 0; i < unit->pod_count; i++)
+        unit->pods[i]->asks++;
+}
+
+static bool pods_confirm(const struct refit_unit *unit)
+{
+    bool all = true;
+    for (size_t i = 0; i < unit->pod_count; i++)
+        all = all && unit->pods[i]->asks > 0 && unit->pods[i]->confirmed == unit->pods[i]->asks;
+    return all;
+}
+
 /* ---- one replica ---- */
 
 static void fail_unit(struct refit_unit *unit, const struct refit_error *why)
@@ -64,16 +79,24 @@ static void fail_by_pod(struct refit_unit *unit, const struct refit_replica *pod
     fail_unit(unit, &why);
 }
 
+/* Pods rely on each other. */
+static bool pods_are_sure(struct refit_unit *unit)
+{
+    if (unit->pod_count == 1)
+        return true;
+    if (!unit->asked)
+        ask_pods(unit);
+    unit->asked = true;
+    return pods_confirm(unit);
+}
+
 static void gather(struct refit_unit *unit)
 {
     const struct refit_replica *ended = ended_pod(unit, 0);
     if (ended) {
         fail_by_pod(unit, ended);
-    } else if (every_pod(unit, 0, REFIT_REPLICA_STAGED)) {
+    } else if (every_pod(unit, 0, REFIT_REPLICA_STAGED) && pods_are_sure(unit)) {
         unit->state = REFIT_UNIT_STAGED;
-        for (size_t i = 0; i < unit->pod_count; i++)
-            if (unit->pods[i]->staged_ns > unit->staged_ns)
-                unit->staged_ns = unit->pods[i]->staged_ns;
     }
 }
 
@@ -220,23 +243,17 @@ static void call_off_for(struct refit_lead *lead, const char *policy)
     call_off(lead, &why);
 }
 
-/* How long those that are staged wait for those that still work: from when `wanted` of them were. */
-static int64_t opens_ns(const struct refit_lead *lead, size_t wanted, const struct counts *counts)
+/* How long those that are staged wait for those that still work: from when `wanted` of them were (as seen here). */
+static int64_t opens_ns(struct refit_lead *lead, size_t wanted, const struct counts *counts)
 {
-    int64_t nth_ns = 0, grace_ns = (int64_t)GRACE_MS * 1000000;
+    int64_t grace_ns = (int64_t)GRACE_MS * 1000000;
     if (counts->staged < wanted || counts->staged == 0)
         return counts->gathering ? INT64_MAX : 0;
     if (!counts->gathering)
         return 0;
-    /* The moment at which so many were staged: the wanted-th smallest. */
-    for (size_t i = 0; i < lead->unit_count; i++) {
-        size_t before = 0;
-        for (size_t k = 0; k < lead->unit_count; k++)
-            before += lead->units[k].state == REFIT_UNIT_STAGED && lead->units[k].staged_ns <= lead->units[i].staged_ns;
-        if (lead->units[i].state == REFIT_UNIT_STAGED && before >= wanted &&
-            (nth_ns == 0 || lead->units[i].staged_ns < nth_ns))
-            nth_ns = lead->units[i].staged_ns;
-    }
+    if (lead->course.enough_ns == 0)
+        lead->course.enough_ns = refit_clock_ns();
+    int64_t nth_ns = lead->course.enough_ns;
     int64_t tenth_ns = (nth_ns - lead->begun_ns) / 10;
     return nth_ns + (tenth_ns > grace_ns ? tenth_ns : grace_ns);
 }
@@ -251,18 +268,19 @@ static bool agree(struct refit_lead *lead)
     return false;
 }
 
-/* Where others rely on one that is staged, its word must be fresh: it may have died while it waited for them. */
+/* Of the first `until` that are staged. The first time, and whoever was not asked yet, is asked. */
 static size_t count_confirmed(struct refit_lead *lead, size_t until)
 {
     size_t confirmed = 0;
-    lead->course.asks = true;
     for (size_t i = 0; i < until; i++) {
-        const struct refit_unit *unit = &lead->units[i];
-        bool all = unit->state == REFIT_UNIT_STAGED;
-        for (size_t k = 0; k < unit->pod_count; k++)
-            all = all && unit->pods[k]->confirmed;
-        confirmed += all;
+        struct refit_unit *unit = &lead->units[i];
+        if (unit->state != REFIT_UNIT_STAGED)
+            continue;
+        if (!lead->course.asked || unit->pods[0]->asks == 0)
+            ask_pods(unit);
+        confirmed += pods_confirm(unit);
     }
+    lead->course.asked = true;
     return confirmed;
 }
 

@@ -35,7 +35,7 @@ struct refit_unit {
     struct refit_replica **pods; /* rank 0's first; points into the lead's array */
     size_t pod_count;
     enum refit_unit_state state;
-    int64_t staged_ns;
+    bool asked; /* its pods were told to look once more */
     struct refit_error error; /* why it failed: the pod's that did first */
 };
 
@@ -49,7 +49,8 @@ enum refit_course_phase {
 };
 struct refit_course {
     enum refit_course_phase phase;
-    bool asks; /* those that are staged are to look once more whether they are, before others rely on it */
+    bool asked; /* those that are staged were told to look once more whether they are, before others rely on it */
+    int64_t enough_ns; /* as many were staged as the policy wants; 0: not yet */
     int64_t trial_ends_ns;
     struct refit_error why; /* OFF */
     bool takes_back;        /* OFF: also those that are committed, for they were on trial */

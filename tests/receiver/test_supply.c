@@ -118,7 +118,9 @@ static void check_fleet(const struct fleet *f, uint64_t *asked, uint64_t *inflow
         check_batch(f, batch, asked, inflow);
 }
 
-static const uint32_t shapes[][2] = {{1, 1}, {2, 1}, {2, 2}, {4, 4}, {8, 8}, {8, 2}, {8, 1}, {16, 16}, {13, 5}, {32, 7}};
+/* Members, domains. */
+static const uint32_t shapes[][2] = {{1, 1}, {2, 1}, {2, 2}, {4, 4},   {8, 8},
+                                     {8, 2}, {8, 1}, {16, 16}, {13, 5}, {32, 7}};
 #define SHAPES (sizeof shapes / sizeof *shapes)
 
 static void origin_is_asked_once_and_each_domain_gets_each_batch_once(void **unused)

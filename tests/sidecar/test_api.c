@@ -331,6 +331,106 @@ static void a_lead_begins_commits_and_is_fenced(void **state)
     refit_layout_release(layout);
 }
 
+/* A request of a fleet; `self` and what follows the members are written as given. */
+static void fleet_body(char *out, size_t size, int64_t epoch, const char *digest, const char *self, const char *port,
+                       const char *more)
+{
+    snprintf(out, size,
+             "{\"version\":3,\"epoch\":%lld,\"publish_id\":\"f\",\"source\":\"%s\",\"transport\":\"tcp\","
+             "\"fleet\":{\"id\":\"f\",\"token\":\"00112233445566778899aabbccddeeff\",\"self\":%s,"
+             "\"members\":[{\"name\":\"a\",\"domain\":\"d\"},{\"name\":\"b\",\"domain\":\"e\","
+             "\"tcp\":{\"transport\":\"tcp\",\"address\":\"127.0.0.1\",\"port\":%s}}]}%s}",
+             (long long)epoch, digest, self, port, more);
+}
+
+static void a_member_of_a_fleet_tells_who_holds_what(void **state)
+{
+    struct refit_layout *layout;
+    char path[128], body[1024], digest[65];
+    assert_int_equal(refit_layout_parse(REFITD_LAYOUT, strlen(REFITD_LAYOUT), "layout", &layout, NULL), REFIT_OK);
+    snprintf(digest, sizeof digest, "%s", refit_layout_digest(layout));
+    refit_layout_release(layout);
+    json_t *lead = post("/v1/lead", "{\"name\":\"t\"}", 200);
+    int64_t epoch = number(lead, "epoch");
+    json_decref(lead);
+    snprintf(path, sizeof path, "/v1/sources/%s", digest);
+    json_decref(http_json(refitd.control, "PUT", path, REFITD_LAYOUT, 201));
+
+    fleet_body(body, sizeof body, epoch, digest, "2", "9", "");
+    http_call(refitd.control, "POST", "/refit", body, &answer);
+    assert_problem(&answer, 400, "invalid");
+    assert_non_null(strstr(answer.body, "self"));
+    fleet_body(body, sizeof body, epoch, digest, "0", "9", ",\"ranks\":{\"first\":1,\"count\":1}");
+    http_call(refitd.control, "POST", "/refit", body, &answer);
+    assert_problem(&answer, 400, "invalid");
+
+    fleet_body(body, sizeof body, epoch, digest, "0", "9",
+               ",\"ranks\":{\"first\":0,\"count\":1},\"unchanged\":{\"since\":2,\"tensors\":[\"w\"]}");
+    json_t *ticket = post("/refit", body, 202);
+    assert_string_equal(text(ticket, "token"), "00112233445566778899aabbccddeeff");
+    assert_true(json_is_false(json_object_get(ticket, "unchanged")));
+    /* Another card is the same fleet, another member is not. */
+    fleet_body(body, sizeof body, epoch, digest, "0", "10",
+               ",\"ranks\":{\"first\":0,\"count\":1},\"unchanged\":{\"since\":2,\"tensors\":[\"w\"]}");
+    json_t *again = post("/refit", body, 202);
+    assert_true(json_is_true(json_object_get(again, "existing")));
+    json_decref(again);
+    fleet_body(body, sizeof body, epoch, digest, "1", "10", "");
+    http_call(refitd.control, "POST", "/refit", body, &answer);
+    assert_problem(&answer, 422, "identity-reused");
+
+    snprintf(path, sizeof path, "/refit/%s", text(ticket, "id"));
+    json_decref(wait_phase(text(ticket, "id"), "transfer"));
+    snprintf(path, sizeof path, "/refit/%s/holders", text(ticket, "id"));
+    json_t *holders = get(path);
+    assert_int_equal(number(holders, "members"), 2);
+    assert_int_equal(number(holders, "excess_bytes"), 0);
+    json_decref(holders);
+    http_call(refitd.control, "GET", "/refit/r9-0/holders", NULL, &answer);
+    assert_problem(&answer, 404, "not-found");
+    snprintf(path, sizeof path, "/refit/%s/abort", text(ticket, "id"));
+    json_decref(post(path, "{}", 200));
+    json_decref(ticket);
+}
+
+static void serving_is_asked_for_listed_and_ended(void **state)
+{
+    struct refit_layout *layout;
+    char path[128], body[1024], id[64];
+    load(1, "one.safetensors");
+    assert_int_equal(refit_layout_parse(REFITD_LAYOUT, strlen(REFITD_LAYOUT), "layout", &layout, NULL), REFIT_OK);
+    const char *digest = refit_layout_digest(layout);
+    static const char format[] =
+        "{\"version\":%d,\"refit\":\"f\",\"token\":\"00112233445566778899aabbccddeeff\",\"holder\":3,"
+        "\"transport\":\"tcp\","
+        "\"card\":{\"transport\":\"tcp\",\"address\":\"127.0.0.1\",\"port\":9},\"layout\":\"%s\",\"first_rank\":0,"
+        "\"rank_count\":1,\"deadline_ms\":60000}";
+    snprintf(body, sizeof body, format, 1, digest);
+    http_call(refitd.control, "POST", "/v1/serve", body, &answer);
+    assert_problem(&answer, 404, "not-found");
+    assert_non_null(strstr(answer.body, "put it"));
+    snprintf(path, sizeof path, "/v1/sources/%s", digest);
+    json_decref(http_json(refitd.control, "PUT", path, REFITD_LAYOUT, 201));
+    snprintf(body, sizeof body, format, 7, digest);
+    http_call(refitd.control, "POST", "/v1/serve", body, &answer);
+    assert_problem(&answer, 404, "not-found");
+    assert_non_null(strstr(answer.body, "version 7"));
+    snprintf(body, sizeof body, format, 1, digest);
+    json_t *served = post("/v1/serve", body, 202);
+    snprintf(id, sizeof id, "%s", text(served, "id"));
+    json_decref(served);
+    json_t *list = get("/v1/serve");
+    const json_t *first = json_array_get(json_object_get(list, "serves"), 0);
+    assert_string_equal(text(first, "id"), id);
+    assert_string_equal(text(first, "state"), "dialling");
+    json_decref(list);
+    snprintf(path, sizeof path, "/v1/serve/%s/end", id);
+    json_decref(post(path, "{}", 200));
+    http_call(refitd.control, "POST", path, "{}", &answer);
+    assert_problem(&answer, 404, "not-found");
+    refit_layout_release(layout);
+}
+
 static void layout_and_host_are_told(void **state)
 {
     char request[256];
@@ -346,6 +446,7 @@ static void layout_and_host_are_told(void **state)
     assert_int_equal(answer.status, 304);
     close(fd);
     json_t *host = get("/v1/host");
+    assert_int_equal(number(json_object_get(host, "ranks"), "count"), 1);
     assert_true(strlen(text(host, "boot_id")) > 30);
     assert_int_equal(number(json_object_get(json_object_get(host, "transports"), "tcp"), "port"), refitd.data);
     json_decref(host);
@@ -378,6 +479,8 @@ int main(void)
         TEST(events_end_with_the_refit),
         TEST(a_long_poll_ends_when_its_time_is_over),
         TEST(a_lead_begins_commits_and_is_fenced),
+        TEST(a_member_of_a_fleet_tells_who_holds_what),
+        TEST(serving_is_asked_for_listed_and_ended),
         TEST(layout_and_host_are_told),
         TEST(metrics_tell_what_happened),
     };

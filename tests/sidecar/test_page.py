@@ -88,7 +88,8 @@ class Document(Serving):
         self.assertEqual(state["ready"]["status"], "ok")
         due = state["history"][1]["bytes_due"]
         plan = json.loads(self.get(replica, "/traffic")[2])
-        self.assertEqual({(e["source_rank"], e["destination_rank"]) for e in plan["edges"]}, {(0, 0), (0, 1), (1, 0), (1, 1)})
+        self.assertEqual({(e["source_ranks"], e["destination_ranks"]) for e in plan["edges"]},
+                         {(source, to) for source in "01" for to in ("0", "1", "0-1")})
         self.assertEqual((sum(e["bytes"] for e in plan["edges"]), plan["more"], plan["refit"]), (due, 0, state["refit"]["id"]))
 
 
@@ -117,7 +118,7 @@ class Page(Serving):
         replica = self.published(1, 2)
         self.publish(source_layout(), [2], [replica], "takeover")  # refused or aborted: not newer
         weights, browser = replica.weights(), self.browse(replica)
-        browser.wait("document.querySelectorAll('#traffic .flow').length === 4")
+        browser.wait("document.querySelectorAll('#traffic .flow').length === 6")
         self.assertEqual(self.text(browser, "version"), "2")
         self.assertEqual(self.text(browser, "digest"), weights["active"]["digest"])
         self.assertEqual(self.text(browser, "layout"), weights["layout"])
@@ -128,7 +129,7 @@ class Page(Serving):
                          [slot["state"] for slot in weights["slots"]])
         self.assertEqual(browser.value("document.querySelectorAll('#ranks .good').length"), 2)
         self.assertGreaterEqual(browser.value("document.querySelectorAll('#history .bar').length"), 2)
-        self.assertEqual(browser.value("document.querySelectorAll('#edges tr').length"), 4)
+        self.assertEqual(browser.value("document.querySelectorAll('#edges tr').length"), 6)
         foreign = [url for url in browser.requests() if not url.startswith((browser.url, "data:"))]
         self.assertEqual((foreign, browser.complaints()), ([], []))
         self.picture(browser, "light")

@@ -58,6 +58,7 @@ class Kills(SystemTest):
         lines = self.publish(source_layout(), [2], [replica], f"deadline={int(3000 * SLOWDOWN)}")
         self.assertTrue(lines[0].startswith("failed 2 "), lines)
         self.assertIn("rank 1 did not answer", replica.wait_end(2)["error"]["text"])
+        self.assertIn("rank 1 did not answer", lines[0])  # the lead's report says so, too
         replica.readers[1].kill(signal.SIGCONT)
         self.still_serves(replica, 1)
         self.succeeds(replica, 3)

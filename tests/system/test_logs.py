@@ -39,7 +39,7 @@ class Logs(SystemTest):
 
     def refits(self, replica, versions):
         lines = self.publish(source_layout(), versions, [replica], "takeover")
-        self.assertTrue(lines and all(line.startswith(("ok", "replica")) for line in lines), lines)
+        self.assertTrue(lines and all(line.startswith(("ok", "replica", "fleet")) for line in lines), lines)
         self.assertEqual(self.metric("refit_version"), versions[-1])
 
     def stops(self):

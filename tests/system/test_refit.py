@@ -17,7 +17,7 @@ def parse_ok(line):
 class Refit(SystemTest):
     def refit_all(self, versions, replicas, *options, source=None):
         lines = self.publish(source or source_layout(), versions, replicas, *options)
-        reports = [parse_ok(line) for line in lines if not line.startswith("replica")]
+        reports = [parse_ok(line) for line in lines if not line.startswith(("replica", "fleet"))]
         self.assertEqual([r["version"] for r in reports], list(versions))
         for replica in replicas:
             replica.wait_step(versions[-1])
