@@ -181,6 +181,8 @@ static enum refit_status check_config(const struct refit_bank_config *config, st
         return refit_fail(err, REFIT_INVALID, "slots: %u, 2 to %d are possible", config->slots, REFIT_SLOTS_MAX);
     if (!config->socket_path)
         return refit_fail(err, REFIT_INVALID, "socket_path is required");
+    if (config->engine && !config->layout)
+        return refit_fail(err, REFIT_INVALID, "an engine that installs weights itself declares no layout: name one");
     if (config->layout && refit_layout_ranks(config->layout) != config->ranks)
         return refit_fail(err, REFIT_MISMATCH, "the layout describes %u ranks, %u are configured",
                           refit_layout_ranks(config->layout), config->ranks);
@@ -230,6 +232,7 @@ static enum refit_status create(const struct refit_bank_config *config, struct r
     bank->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     bank->socket_path = strdup(config->socket_path);
     bank->layout = config->layout ? refit_layout_retain(config->layout) : NULL;
+    bank->engine = config->engine;
     *out = bank;
     if (!bank->socket_path || bank->wake < 0)
         return refit_fail(err, REFIT_NO_MEMORY, "the bank: no descriptor or no memory left");
