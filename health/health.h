@@ -6,7 +6,8 @@
  * Three different truths:
  *   live     the event loop makes progress. Nothing else can fail it: not the engine, not peers, not draining.
  *   started  listeners and socket are bound, capacity is reserved (and, when told so, a first version is served).
- *   ready    every rank's engine is attached and serves a committed, verified version (at least ready_min_version). It
+ *   ready    every rank's engine is attached and serves a committed, verified version (at least ready_min_version); one
+ *            that installs weights itself has that version, whole, and generates. It
  * stays ready while a newer one is staged: being behind is a metric, or one publish would take a whole fleet out.
  */
 #ifndef REFIT_HEALTH_HEALTH_H
@@ -79,6 +80,17 @@ struct refit_health_guard {
     uint64_t unauthenticated, forbidden; /* requests turned away */
 };
 
+/* An engine that installs weights itself (drivers/driver.h). */
+struct refit_health_engine {
+    char kind[16];                /* "vllm" */
+    bool whole, looked;
+    struct refit_version version; /* installed last; 0: none */
+    char found[128];              /* what the engine says it has */
+    char reason[REFIT_ERROR_TEXT_MAX];
+    uint64_t installs, failures, restores;
+    int64_t write_ns, load_ns, paused_ns; /* of the last install */
+};
+
 /* All that is known now; pointers are borrowed. */
 struct refit_health_view {
     bool started; /* bound and reserved */
@@ -86,6 +98,7 @@ struct refit_health_view {
     const char *failure;                            /* why it can't start; NULL: no failure */
     const struct refit_receiver_snapshot *receiver; /* NULL: not open yet */
     const struct refit_session_snapshot *session;   /* running or latest; NULL: none */
+    const struct refit_health_engine *engine;       /* NULL: engines attach */
     const struct refit_health_totals *totals;
     uint64_t ready_min_version;
     bool startup_needs_weights;

@@ -49,10 +49,19 @@ static void check_capacity(const struct refit_health_view *view, struct checks *
         check(checks, "capacity", view->started, "capacity is being reserved");
 }
 
+/* What answers requests now. An engine over HTTP may have a version that no slot holds: after a restart of refitd. */
+static const struct refit_version *served_version(const struct refit_health_view *view)
+{
+    const struct refit_bank_slot *slot = served(view);
+    if (view->engine)
+        return view->engine->whole ? &view->engine->version : NULL;
+    return slot ? &slot->version : NULL;
+}
+
 static struct refit_health_verdict verdict(const struct refit_health_view *view, struct checks *checks)
 {
     const struct refit_bank_slot *slot = served(view);
-    const struct refit_version none = {0}, *version = slot ? &slot->version : &none;
+    const struct refit_version none = {0}, *found = served_version(view), *version = found ? found : &none;
     struct refit_health_verdict out = {.ok = checks->reasons && json_array_size(checks->reasons) == 0,
                                        .version = version->version};
     out.body = json_pack("{s:s, s:o, s:s, s:s, s:s, s:o, s:o}", "status", out.ok ? "ok" : "unavailable", "version",
@@ -77,19 +86,29 @@ struct refit_health_verdict refit_health_started(const struct refit_health_view 
     struct checks checks = begin();
     check_capacity(view, &checks);
     if (view->startup_needs_weights)
-        check(&checks, "version", served(view), "no version is served yet, and --startup-needs-weights asks for one");
+        check(&checks, "version", served_version(view), "no version is served yet, and --startup-needs-weights asks for one");
     return verdict(view, &checks);
+}
+
+static void check_engine(const struct refit_health_view *view, struct checks *checks)
+{
+    const struct refit_bank_snapshot *bank = &view->receiver->bank;
+    if (view->engine)
+        check(checks, "engine", view->engine->whole, "engine %s: %s", view->engine->kind, view->engine->reason);
+    else
+        check(checks, "engines", bank->attached >= bank->ranks, "%" PRIu32 " of %" PRIu32 " engine ranks are attached",
+              bank->attached, bank->ranks);
 }
 
 static void check_version(const struct refit_health_view *view, struct checks *checks)
 {
-    const struct refit_bank_slot *slot = served(view);
-    check(checks, "version", slot, "%s",
+    const struct refit_version *version = served_version(view);
+    check(checks, "version", version, "%s",
           view->receiver->bank.adopting ? "waiting for engines to hand their slots back after a restart"
                                         : "no version is served yet");
-    if (slot && view->ready_min_version)
-        check(checks, "minimum-version", slot->version.version >= view->ready_min_version,
-              "version %" PRIu64 " is served, at least %" PRIu64 " is asked for", slot->version.version,
+    if (version && view->ready_min_version)
+        check(checks, "minimum-version", version->version >= view->ready_min_version,
+              "version %" PRIu64 " is served, at least %" PRIu64 " is asked for", version->version,
               view->ready_min_version);
 }
 
@@ -99,9 +118,7 @@ struct refit_health_verdict refit_health_ready(const struct refit_health_view *v
     check_capacity(view, &checks);
     check(&checks, "not-draining", !view->draining, "shutting down");
     if (view->receiver) {
-        const struct refit_bank_snapshot *bank = &view->receiver->bank;
-        check(&checks, "engines", bank->attached >= bank->ranks, "%" PRIu32 " of %" PRIu32 " engine ranks are attached",
-              bank->attached, bank->ranks);
+        check_engine(view, &checks);
         check_version(view, &checks);
     }
     return verdict(view, &checks);

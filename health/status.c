@@ -139,6 +139,18 @@ json_t *refit_health_weights_json(const struct refit_receiver_snapshot *receiver
     return out;
 }
 
+static json_t *engine_json(const struct refit_health_engine *engine)
+{
+    json_t *reason = json_string(engine->reason); /* with an engine's words in it, so perhaps not UTF-8 */
+    json_t *found = json_string(engine->found);
+    return json_pack("{s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I}", "kind", engine->kind, "whole",
+                     (int)engine->whole, "installed", refit_health_version_json(&engine->version), "found",
+                     found ? found : json_string(""), "reason", reason ? reason : json_string("(not UTF-8)"), "installs",
+                     refit_json_u64(engine->installs), "failures", refit_json_u64(engine->failures), "restores",
+                     refit_json_u64(engine->restores), "write_us", (json_int_t)(engine->write_ns / 1000), "load_us",
+                     (json_int_t)(engine->load_ns / 1000), "paused_us", (json_int_t)(engine->paused_ns / 1000));
+}
+
 json_t *refit_health_status_json(const struct refit_health_view *view, const struct refit_health_history *history)
 {
     json_t *out = json_pack("{s:s, s:I, s:o, s:o}", "software", view->software, "now_ms", (json_int_t)view->now_ms, "ready",
@@ -146,6 +158,8 @@ json_t *refit_health_status_json(const struct refit_health_view *view, const str
     if (!out)
         return NULL;
     set(out, "weights", view->receiver ? refit_health_weights_json(view->receiver) : json_null());
+    if (view->engine)
+        set(out, "engine", engine_json(view->engine));
     set(out, "refit", view->session ? refit_health_session_json(view->session) : json_null());
     return out;
 }

@@ -29,6 +29,27 @@
 #include "memory/slot.h"
 #include "receiver/state.h"
 
+/* One version's memory, as an engine that installs weights itself is given it. Borrowed, for the call. */
+struct refit_bank_copy {
+    struct refit_version version;
+    struct refit_layout *layout;
+    struct refit_arena *const *arenas; /* one per rank */
+};
+
+/* Such an engine (drivers/driver.h), in place of those that attach. Called without the bank's lock. */
+struct refit_bank_engine {
+    void *context;
+    /* The engine could take this version, which is verified. */
+    enum refit_status (*prepare)(void *context, const struct refit_bank_copy *copy, struct refit_deadline deadline,
+                                 const atomic_bool *cancel, struct refit_error *err);
+    /* One at a time. `from` is what was active, NULL when nothing was or `to` is installed again. After an error the engine
+     * has `from`, or does not generate. */
+    enum refit_status (*install)(void *context, const struct refit_bank_copy *to, const struct refit_bank_copy *from,
+                                 const char *kv, struct refit_deadline deadline, struct refit_error *err);
+    /* What was prepared is given up. */
+    void (*forget)(void *context, const struct refit_version *version);
+};
+
 enum refit_slot_state {
     REFIT_SLOT_FREE, REFIT_SLOT_FILLING, REFIT_SLOT_STAGED, REFIT_SLOT_ACTIVE, REFIT_SLOT_RETAINED
 };
@@ -45,6 +66,7 @@ struct refit_bank_config {
     mode_t socket_mode;          /* 0: 0660 */
     const char *state_path;      /* NULL: socket_path + ".state" */
     struct refit_layout *layout; /* NULL: the first engine that attaches declares it; retained */
+    const struct refit_bank_engine *engine; /* borrowed, outlives the bank; NULL: engines attach */
     int64_t adopt_ms;            /* after a start with a state file that names an active version: how long slots are kept
                                   * unallocated for engines that may hand theirs back */
 };
@@ -109,6 +131,11 @@ void refit_bank_discard(struct refit_bank *bank, uint32_t slot);
 REFIT_MUST_CHECK enum refit_status refit_bank_rollback(struct refit_bank *bank, uint64_t version, const char *kv,
                                                        struct refit_deadline deadline, struct refit_version *now,
                                                        struct refit_error *err);
+
+/* The engine lost its weights: the active version is installed once more, its caches flushed. REFIT_NOT_FOUND: none is
+ * active. Only with an engine that installs weights itself. */
+REFIT_MUST_CHECK enum refit_status refit_bank_reinstall(struct refit_bank *bank, struct refit_deadline deadline,
+                                                        struct refit_error *err);
 
 struct refit_bank_slot {
     enum refit_slot_state state;

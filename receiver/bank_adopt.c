@@ -13,7 +13,7 @@
 
 void refit_bank_adopt_begin(struct refit_bank *bank, int64_t adopt_ms)
 {
-    bank->adopting = adopt_ms > 0 && refit_bank_load(bank);
+    bank->adopting = adopt_ms > 0 && !bank->engine && refit_bank_load(bank);
     bank->adopt_deadline = refit_deadline_in_ms(adopt_ms);
     if (bank->adopting)
         refit_log(REFIT_LOG_INFO, "waiting for engines to hand slots back ms=%lld", (long long)adopt_ms);

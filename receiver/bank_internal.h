@@ -83,6 +83,7 @@ struct refit_bank {
     enum refit_protection protection;
     char *socket_path;
     struct refit_layout *layout;
+    const struct refit_bank_engine *engine; /* borrowed; NULL: engines attach */
 
     struct refit_slot slot[REFIT_SLOTS_MAX];
     uint32_t active;
@@ -167,6 +168,16 @@ void refit_bank_admit(struct refit_bank *bank); /* whoever waits and can be admi
 struct refit_reader *refit_bank_attached(struct refit_bank *bank, uint32_t rank);
 /* The reader without a connection whose page this client hands back. */
 struct refit_reader *refit_bank_reader_of_page(struct refit_bank *bank, const struct refit_client *client);
+
+/* --- bank_swap.c: one swap at a time; leave_swap wakes whoever waits */
+enum refit_status refit_bank_enter_swap(struct refit_bank *bank, struct refit_deadline deadline, struct refit_error *err);
+void refit_bank_leave_swap(struct refit_bank *bank);
+
+/* --- bank_engine.c: with the lock, which is let go meanwhile */
+enum refit_status refit_bank_engine_prepare(struct refit_bank *bank, uint32_t slot, struct refit_deadline deadline,
+                                            const atomic_bool *cancel, struct refit_error *err);
+enum refit_status refit_bank_engine_install(struct refit_bank *bank, uint32_t to, const char *kv,
+                                            struct refit_deadline deadline, struct refit_error *err);
 
 /* --- bank_adopt.c */
 void refit_bank_adopt_begin(struct refit_bank *bank, int64_t adopt_ms);

@@ -272,11 +272,14 @@ void refit_bank_discard(struct refit_bank *bank, uint32_t slot)
     refit_bank_lock(bank);
     enum refit_slot_state state = bank->slot[slot].state;
     bool mine = state == REFIT_SLOT_FILLING || state == REFIT_SLOT_STAGED;
+    const struct refit_version version = bank->slot[slot].version;
     if (mine) {
         refit_bank_forget(bank, slot);
         refit_bank_set_state(bank, slot, REFIT_SLOT_FREE);
     }
     refit_bank_unlock(bank);
+    if (mine && bank->engine)
+        bank->engine->forget(bank->engine->context, &version);
     if (mine)
         refit_bank_save(bank);
 }
@@ -356,6 +359,8 @@ static enum refit_status stage_locked(struct refit_bank *bank, uint32_t slot, co
     s->preparing = true;
     refit_bank_sync(bank);
     status = await_prepared(bank, slot, deadline, cancel, err);
+    if (status == REFIT_OK && bank->engine)
+        status = refit_bank_engine_prepare(bank, slot, deadline, cancel, err);
     if (status == REFIT_OK) {
         refit_bank_set_state(bank, slot, REFIT_SLOT_STAGED);
         return REFIT_OK;
@@ -476,6 +481,8 @@ static enum refit_status swap(struct refit_bank *bank, uint32_t to, const char *
         refit_bank_save(bank);
         refit_bank_lock(bank);
         status = check_state(bank, to, from, err); /* discarded meanwhile? */
+        if (status == REFIT_OK && bank->engine)
+            status = refit_bank_engine_install(bank, to, kv, deadline, err);
         if (status == REFIT_OK)
             publish(bank, to);
         bank->swap_to = REFIT_SLOT_NONE;
@@ -484,7 +491,7 @@ static enum refit_status swap(struct refit_bank *bank, uint32_t to, const char *
     return status;
 }
 
-static enum refit_status enter_swap(struct refit_bank *bank, struct refit_deadline deadline, struct refit_error *err)
+enum refit_status refit_bank_enter_swap(struct refit_bank *bank, struct refit_deadline deadline, struct refit_error *err)
 {
     while (bank->swapping || bank->adopting) {
         enum refit_status status = refit_bank_pause(bank, deadline, NULL, WAIT_MS);
@@ -496,7 +503,7 @@ static enum refit_status enter_swap(struct refit_bank *bank, struct refit_deadli
     return REFIT_OK;
 }
 
-static void leave_swap(struct refit_bank *bank)
+void refit_bank_leave_swap(struct refit_bank *bank)
 {
     bank->swapping = false;
     refit_bank_sync(bank);
@@ -506,7 +513,7 @@ static void leave_swap(struct refit_bank *bank)
 static void finish(struct refit_bank *bank, enum refit_status status, bool entered)
 {
     if (entered)
-        leave_swap(bank);
+        refit_bank_leave_swap(bank);
     refit_bank_unlock(bank);
     refit_bank_wake(bank);
     if (status == REFIT_OK)
@@ -517,7 +524,7 @@ enum refit_status refit_bank_commit(struct refit_bank *bank, uint32_t slot, cons
                                     struct refit_deadline deadline, struct refit_error *err)
 {
     refit_bank_lock(bank);
-    enum refit_status status = enter_swap(bank, deadline, err);
+    enum refit_status status = refit_bank_enter_swap(bank, deadline, err);
     bool entered = status == REFIT_OK;
     if (status == REFIT_OK)
         status = check_state(bank, slot, REFIT_SLOT_STAGED, err);
@@ -569,7 +576,7 @@ enum refit_status refit_bank_rollback(struct refit_bank *bank, uint64_t version,
 {
     uint32_t slot = REFIT_SLOT_NONE;
     refit_bank_lock(bank);
-    enum refit_status status = enter_swap(bank, deadline, err);
+    enum refit_status status = refit_bank_enter_swap(bank, deadline, err);
     bool entered = status == REFIT_OK;
     if (status == REFIT_OK)
         status = find_retained(bank, version, &slot, err);

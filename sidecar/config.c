@@ -9,6 +9,7 @@
 
 #include "base/io.h"
 #include "base/json.h"
+#include "drivers/driver.h"
 #include "sidecar/listen_address.h"
 #include "sidecar/config_value.h"
 
@@ -74,7 +75,19 @@ static const struct option options[] = {
     {"protection", ONE_OF, AT(protection), "uid", 0, 0, "uid|seal",
      "how slots are kept from being written: uid (the engine has another uid) or seal"},
     {"layout", TEXT, AT(layout), "", 0, 0, NULL,
-     "file with the layout served here; empty: the first engine declares it"},
+     "the layout served here: a file with it, or a checkpoint's directory; empty: the first engine declares it"},
+    {"engine", TEXT, AT(engine), "native", 0, 0, NULL,
+     "native: it attaches to --socket; vllm=URL or sglang=URL: it is told over HTTP to load what --engine-dir holds"},
+    {"engine-dir", TEXT, AT(engine_dir), "", 0, 0, NULL,
+     "directory where an engine over HTTP finds weights, under the same path as here; empty: SOCKET.weights"},
+    {"engine-load", ONE_OF, AT(engine_load), "rpc", 0, 0, "rpc|transfer",
+     "how vLLM is given the path: rpc (its reload_weights) or transfer (a weight transfer backend that takes one)"},
+    {"engine-timeout", DURATION, AT(engine_timeout_ms), "30s", 1, 0, NULL,
+     "longest time of a call to the engine that moves no weights"},
+    {"engine-load-timeout", DURATION, AT(engine_load_timeout_ms), "10m", 1, 0, NULL,
+     "longest time that the engine may take to load the version before again, after a failure"},
+    {"engine-poll", DURATION, AT(engine_poll_ms), "1s", 1, 0, NULL,
+     "how often an engine over HTTP is asked which version it has"},
     {"adopt-timeout", DURATION, AT(adopt_timeout_ms), "10s", 0, 0, NULL,
      "after a restart, how long engines may hand their slots back"},
     {"checkpoint-root", TEXT, AT(checkpoint_root), "", 0, 0, NULL,
@@ -380,6 +393,11 @@ static enum refit_status apply_arguments(int argc, char *const *argv, const stru
 
 /* --- what belongs together -------------------------------------------------------------------------------------- */
 
+bool refit_config_drives(const struct refit_config *config)
+{
+    return strcmp(config->engine, "native") != 0;
+}
+
 static enum refit_status check_tls(const struct refit_config *config, struct refit_error *err)
 {
     if (!config->tls_cert[0] != !config->tls_key[0])
@@ -421,6 +439,19 @@ static enum refit_status check_control(const struct refit_config *config, struct
     return REFIT_OK;
 }
 
+static enum refit_status check_engine(const struct refit_config *config, struct refit_error *err)
+{
+    if (!refit_config_drives(config))
+        return REFIT_OK;
+    enum refit_status status = refit_driver_check_engine(config->engine, err);
+    if (status)
+        return refit_error_prefix(err, status, "--engine");
+    if (!config->layout[0])
+        return refit_fail(err, REFIT_INVALID, "--engine %s: --layout is needed beside it, for such an engine declares none: a "
+                          "layout, or the checkpoint that the engine was started with", config->engine);
+    return REFIT_OK;
+}
+
 static enum refit_status check(const struct refit_config *config, struct refit_error *err)
 {
     enum refit_status status = check_control(config, err);
@@ -429,12 +460,18 @@ static enum refit_status check(const struct refit_config *config, struct refit_e
     if (config->initial_checkpoint[0] && !config->checkpoint_root[0])
         return refit_fail(err, REFIT_INVALID, "--initial-checkpoint %s: --checkpoint-root is needed beside it",
                           config->initial_checkpoint);
+<<<<<<< HEAD
     if (config->ranks_total && config->first_rank + config->ranks > config->ranks_total)
         return refit_fail(err, REFIT_INVALID, "--first-rank %" PRIu64 ": with --ranks %" PRIu64
                           " it is beyond --ranks-total %" PRIu64, config->first_rank, config->ranks, config->ranks_total);
     if (!config->ranks_total && config->first_rank)
         return refit_fail(err, REFIT_INVALID, "--first-rank %" PRIu64 ": --ranks-total is needed beside it",
                           config->first_rank);
+=======
+    status = check_engine(config, err);
+    if (status)
+        return status;
+>>>>>>> main
     if (config->deadline_ms > config->deadline_max_ms)
         return refit_fail(err, REFIT_INVALID, "--deadline: longer than --deadline-max");
     return REFIT_OK;

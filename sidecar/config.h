@@ -51,6 +51,10 @@ struct refit_config {
     uint64_t ranks, first_rank, ranks_total, slots, slot_bytes;
     uint64_t protection; /* enum refit_protection */
     char layout[REFIT_CONFIG_TEXT_MAX];
+    char engine[REFIT_CONFIG_TEXT_MAX]; /* "native", or what refit_driver_check_engine accepts */
+    char engine_dir[REFIT_CONFIG_TEXT_MAX];
+    uint64_t engine_load; /* enum refit_driver_load */
+    uint64_t engine_timeout_ms, engine_load_timeout_ms, engine_poll_ms;
     uint64_t adopt_timeout_ms;
     /* refits */
     char checkpoint_root[REFIT_CONFIG_TEXT_MAX];
@@ -73,6 +77,8 @@ struct refit_config {
  * together. The error names the option, what was expected and what was found. */
 REFIT_MUST_CHECK enum refit_status refit_config_load(int argc, char *const *argv, char *const *environment,
                                                      struct refit_config *out, struct refit_error *err);
+/* The engine is told over HTTP to load weights (drivers/driver.h). */
+bool refit_config_drives(const struct refit_config *config);
 void refit_config_help(FILE *out);
 /* In the form of a configuration file, which --config takes back, with a comment before what is not the default that says
  * where it came from. No option holds a secret: tokens and keys are in files of their own. */

@@ -20,12 +20,13 @@
 
 #define BACKLOG 1024 /* a probe must not lose its SYN to a burst of others: it would try again a second later */
 
-/* It has begun to shake hands, or has sent something that is not read yet: perhaps the whole request, only accepted in the
- * same turn as many others. */
+/* It has begun to shake hands (and may now be about to send its request), or has sent something that is not read yet:
+ * perhaps the whole request, only accepted in the same turn as many others. */
 static bool has_spoken(const struct refit_http_connection *c)
 {
     char byte;
-    if (c->state == STATE_HANDSHAKE && refit_http_tls_heard(c->io))
+    bool secure = c->server->config.tls && c->state != STATE_LINGER;
+    if (secure && (c->state != STATE_HANDSHAKE || refit_http_tls_heard(c->io)))
         return true;
     return recv(bufferevent_getfd(c->io), &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
 }

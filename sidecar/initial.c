@@ -103,6 +103,9 @@ void refit_initial_step(struct refit_sidecar *sidecar, const struct refit_snapsh
         initial->done = true;
         return;
     }
+    /* A restarted refitd finds an engine that has a version: nothing is missing. */
+    if (now->view.engine && (now->view.engine->whole || !now->view.engine->looked))
+        return;
     if (initial->running)
         check_running(sidecar);
     if (!initial->starting && !initial->running && now->receiver.layout[0] && !bank->adopting &&

@@ -13,10 +13,12 @@
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/io.h"
 #include "base/log.h"
+#include "checkpoint/checkpoint.h"
 #include "sidecar/listen_address.h"
 #include "sidecar/notify.h"
 #include "sidecar/routes.h"
@@ -59,6 +61,23 @@ static void look_at_http(const struct refit_httpd *server, const struct refit_ro
     memcpy(out->answers, refit_routes_answers(routes), sizeof out->answers);
 }
 
+static void look_at_engine(struct refit_driver *driver, struct refit_snapshots *out)
+{
+    struct refit_driver_snapshot now;
+    refit_driver_read(driver, &now);
+    out->engine = (struct refit_health_engine){.whole = now.whole, .looked = now.looked, .version = now.version};
+    memcpy(out->engine.kind, now.engine, sizeof out->engine.kind);
+    memcpy(out->engine.found, now.found, sizeof out->engine.found);
+    memcpy(out->engine.reason, now.reason, sizeof out->engine.reason);
+    out->engine.installs = now.installs;
+    out->engine.failures = now.failures;
+    out->engine.restores = now.restores;
+    out->engine.write_ns = now.write_ns;
+    out->engine.load_ns = now.load_ns;
+    out->engine.paused_ns = now.paused_ns;
+    out->view.engine = &out->engine;
+}
+
 void refit_sidecar_look(struct refit_sidecar *sidecar, struct refit_snapshots *out)
 {
     const struct refit_config *config = sidecar->config;
@@ -82,6 +101,8 @@ void refit_sidecar_look(struct refit_sidecar *sidecar, struct refit_snapshots *o
         return;
     refit_receiver_read(sidecar->receiver, &out->receiver);
     out->view.receiver = &out->receiver;
+    if (sidecar->driver)
+        look_at_engine(sidecar->driver, out);
     if (refit_receiver_session(sidecar->receiver, NULL, &out->session, NULL) == REFIT_OK)
         out->view.session = &out->session;
 }
@@ -204,19 +225,51 @@ struct passage {
     enum refit_status status;
 };
 
+static enum refit_status take_layout(struct refit_sidecar *sidecar, const char *path, struct refit_error *err)
+{
+    struct refit_checkpoint *checkpoint;
+    enum refit_status status = refit_checkpoint_open(path, &checkpoint, err);
+    if (status)
+        return refit_error_prefix(err, status, "--layout");
+    sidecar->layout = refit_layout_retain(refit_checkpoint_layout(checkpoint));
+    refit_checkpoint_close(checkpoint);
+    return REFIT_OK;
+}
+
 static enum refit_status load_layout(struct refit_sidecar *sidecar, struct refit_error *err)
 {
     const char *path = sidecar->config->layout;
+    struct stat st;
     char *text;
     size_t len;
     if (!path[0])
         return REFIT_OK;
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+        return take_layout(sidecar, path, err);
     enum refit_status status = refit_io_read_file(path, REFIT_LAYOUT_TEXT_MAX, &text, &len, err);
     if (status)
         return refit_error_prefix(err, status, "--layout");
     status = refit_layout_parse(text, len, path, &sidecar->layout, err);
     free(text);
     return status;
+}
+
+static enum refit_status make_driver(struct refit_sidecar *sidecar, struct refit_error *err)
+{
+    const struct refit_config *config = sidecar->config;
+    char beside[REFIT_CONFIG_TEXT_MAX + 16];
+    if (!refit_config_drives(config))
+        return REFIT_OK;
+    snprintf(beside, sizeof beside, "%s.weights", config->socket);
+    const struct refit_driver_config driver = {
+        .engine = config->engine,
+        .directory = config->engine_dir[0] ? config->engine_dir : beside,
+        .load = (enum refit_driver_load)config->engine_load,
+        .call_ms = (int64_t)config->engine_timeout_ms,
+        .load_ms = (int64_t)config->engine_load_timeout_ms,
+        .poll_ms = (int64_t)config->engine_poll_ms,
+    };
+    return refit_driver_create(&driver, &sidecar->driver, err);
 }
 
 static const char *or_null(const char *text)
@@ -238,6 +291,7 @@ static void fill_receiver_config(const struct refit_sidecar *sidecar, const char
                  .socket_path = config->socket,
                  .state_path = or_null(config->state_file),
                  .layout = sidecar->layout,
+                 .engine = sidecar->driver ? refit_driver_hooks(sidecar->driver) : NULL,
                  .adopt_ms = (int64_t)config->adopt_timeout_ms},
         .listener = {.tcp_address = data_host, .tcp_port = data_port, .advertise = or_null(config->advertise)},
         .checkpoint_root = or_null(config->checkpoint_root),
@@ -272,12 +326,17 @@ static void run_open(struct refit_job *job)
     passage->status = refit_listen_address_parse(passage->sidecar->config->data, "data", &data, &len, &passage->err);
     if (passage->status == REFIT_OK)
         passage->status = load_layout(passage->sidecar, &passage->err);
+    if (passage->status == REFIT_OK)
+        passage->status = make_driver(passage->sidecar, &passage->err);
     if (passage->status)
         return;
     look_at_checkpoint_root(passage->sidecar->config->checkpoint_root);
     refit_listen_address_host(&data, host, sizeof host);
     fill_receiver_config(passage->sidecar, host, refit_listen_address_port(&data), &config);
     passage->status = refit_receiver_open(&config, &passage->receiver, &passage->err);
+    if (passage->status == REFIT_OK && passage->sidecar->driver)
+        passage->status = refit_driver_start(passage->sidecar->driver, refit_receiver_bank(passage->receiver), wake,
+                                             passage->sidecar, &passage->err);
 }
 
 static uint16_t data_port_of(struct refit_receiver *receiver)
@@ -343,6 +402,9 @@ static void finish_open(struct refit_job *job)
 
 static void run_close(struct refit_job *job)
 {
+    struct refit_driver *driver = ((struct passage *)job)->sidecar->driver;
+    if (driver)
+        refit_driver_stop(driver);
     refit_receiver_close(((struct passage *)job)->receiver);
 }
 
@@ -519,7 +581,10 @@ static void destroy(struct refit_sidecar *sidecar)
     refit_routes_destroy(sidecar->admin_routes);
     refit_guard_close(sidecar->guard);
     refit_audit_close();
+    if (sidecar->driver)
+        refit_driver_stop(sidecar->driver);
     refit_receiver_close(sidecar->receiver);
+    refit_driver_destroy(sidecar->driver);
     refit_layout_release(sidecar->layout);
     refit_traffic_release(&sidecar->traffic);
     free_event(sidecar->wake);

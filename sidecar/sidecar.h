@@ -11,6 +11,7 @@
 #include <signal.h>
 
 #include "base/log.h"
+#include "drivers/driver.h"
 #include "health/health.h"
 #include "sidecar/audit.h"
 #include "sidecar/config.h"
@@ -40,6 +41,7 @@ struct refit_sidecar {
     struct refit_workers *workers;
     struct refit_receiver *receiver; /* NULL until it is open and again while it closes */
     struct refit_layout *layout;     /* of --layout */
+    struct refit_driver *driver;     /* NULL: the engine attaches */
     uint16_t data_port;
     unsigned in_flight;             /* jobs on workers that use the receiver */
     struct refit_receiver *leaving; /* to be closed when those have ended */
@@ -71,7 +73,8 @@ int refit_sidecar_run(const struct refit_config *config, const sigset_t *signals
 struct refit_snapshots {
     struct refit_receiver_snapshot receiver;
     struct refit_session_snapshot session;
-    struct refit_health_view view; /* points at the two above */
+    struct refit_health_engine engine;
+    struct refit_health_view view; /* points at the three above */
 };
 /* Such a job has left its worker. */
 void refit_sidecar_landed(struct refit_sidecar *sidecar);
