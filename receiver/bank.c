@@ -203,23 +203,11 @@ static enum refit_status check_config(const struct refit_bank_config *config, st
         return refit_fail(err, REFIT_INVALID, "slots: %u, 2 to %d are possible", config->slots, REFIT_SLOTS_MAX);
     if (!config->socket_path)
         return refit_fail(err, REFIT_INVALID, "socket_path is required");
-<<<<<<< HEAD
     if (config->first_rank > ranks_total(config) || config->ranks > ranks_total(config) - config->first_rank)
         return refit_fail(err, REFIT_INVALID, "ranks %u to %u of a replica of %u ranks", config->first_rank,
                           config->first_rank + config->ranks - 1, ranks_total(config));
-=======
     if (config->engine && !config->layout)
         return refit_fail(err, REFIT_INVALID, "an engine that installs weights itself declares no layout: name one");
-    if (config->layout && refit_layout_ranks(config->layout) != config->ranks)
-        return refit_fail(err, REFIT_MISMATCH, "the layout describes %u ranks, %u are configured",
-                          refit_layout_ranks(config->layout), config->ranks);
-    for (uint32_t rank = 0; config->layout && config->slot_bytes && rank < config->ranks; rank++) {
-        uint64_t need = refit_layout_arena_bytes(config->layout, rank);
-        if (need > config->slot_bytes)
-            return refit_fail(err, REFIT_MISMATCH, "slot_bytes: %" PRIu64 ", the layout of rank %u needs %" PRIu64,
-                              config->slot_bytes, rank, need);
-    }
->>>>>>> main
     return REFIT_OK;
 }
 

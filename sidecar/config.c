@@ -460,18 +460,15 @@ static enum refit_status check(const struct refit_config *config, struct refit_e
     if (config->initial_checkpoint[0] && !config->checkpoint_root[0])
         return refit_fail(err, REFIT_INVALID, "--initial-checkpoint %s: --checkpoint-root is needed beside it",
                           config->initial_checkpoint);
-<<<<<<< HEAD
     if (config->ranks_total && config->first_rank + config->ranks > config->ranks_total)
         return refit_fail(err, REFIT_INVALID, "--first-rank %" PRIu64 ": with --ranks %" PRIu64
                           " it is beyond --ranks-total %" PRIu64, config->first_rank, config->ranks, config->ranks_total);
     if (!config->ranks_total && config->first_rank)
         return refit_fail(err, REFIT_INVALID, "--first-rank %" PRIu64 ": --ranks-total is needed beside it",
                           config->first_rank);
-=======
     status = check_engine(config, err);
     if (status)
         return status;
->>>>>>> main
     if (config->deadline_ms > config->deadline_max_ms)
         return refit_fail(err, REFIT_INVALID, "--deadline: longer than --deadline-max");
     return REFIT_OK;
