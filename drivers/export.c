@@ -163,10 +163,11 @@ static enum refit_status copy_batch(struct writing *w, const struct refit_edge *
                                     struct refit_error *err)
 {
     struct refit_completion completion = {.status = REFIT_OK};
-    const struct refit_edge *there = refit_plan_edge(w->from, edge->source_rank, edge->destination_rank);
+    const struct refit_edge *there = refit_plan_edge(w->from, edge->digest);
+    uint32_t rank = refit_plan_group(w->from, REFIT_SOURCE, there->source_group).ranks[0];
     enum refit_status status =
-        refit_memory_copy(w->arena, refit_walk_batch(w->to, edge, number), w->copy->arenas[edge->source_rank],
-                          refit_walk_batch(w->from, there, number), &w->segments, &completion, err);
+        refit_memory_copy(w->arena, refit_walk_batch(w->to, edge, number, 0), w->copy->arenas[rank],
+                          refit_walk_batch(w->from, there, number, rank), &w->segments, &completion, err);
     if (status == REFIT_OK)
         status = refit_completion_wait(&completion, refit_deadline_in_ms(60000), err);
     if (status == REFIT_OK)
