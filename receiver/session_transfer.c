@@ -480,7 +480,7 @@ static enum refit_status finish(struct refit_progress *p, struct refit_error *er
     bool fleet = members_of(p) > 1;
     if (fleet)
         deadline = refit_deadline_earlier(
-            deadline, refit_deadline_in_ms(p->transfer->session->receiver->config.relay_silence_ms));
+            deadline, refit_deadline_in_ms((p->holders.silence_ns + 2 * p->holders.gap_ns) / 1000000));
     enum refit_status status = REFIT_OK;
     for (size_t i = 0; i < p->transfer->paths && status == REFIT_OK; i++) {
         const struct refit_path *path = &p->transfer->path[i];

@@ -96,8 +96,8 @@ static enum refit_status agree_with_source(const struct refit_lead *lead, const 
     enum refit_status status = refit_model_digest(member->layout, sum, "exact", hex, err);
     refit_tally_destroy(sum);
     if (status == REFIT_OK && strcmp(hex, member->digest) != 0)
-        status = refit_fail(err, REFIT_CORRUPT, "%s: what landed has digest %.16s..., what the ranks sent to its class %.16s...",
-                            member->report.url, member->digest, hex);
+        status = refit_fail(err, REFIT_CORRUPT, "%s: what landed has digest %.16s..., what the ranks sent to its class "
+                            "%.16s...", member->report.url, member->digest, hex);
     return status;
 }
 

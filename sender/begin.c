@@ -222,6 +222,14 @@ static enum refit_status ask_for_refit(struct refit_replica *replica, struct ref
 
 typedef enum refit_status (*attempt_fn)(struct refit_replica *replica, struct refit_error *err);
 
+static void say_trouble(struct refit_replica *replica)
+{
+    pthread_mutex_lock(&replica->lead->lock);
+    replica->in_trouble = true;
+    pthread_cond_broadcast(&replica->lead->changed);
+    pthread_mutex_unlock(&replica->lead->lock);
+}
+
 static enum refit_status persist(struct refit_replica *replica, attempt_fn attempt, struct refit_error *err)
 {
     struct refit_deadline patience = refit_deadline_in_ms(REFIT_PATIENCE_MS);
@@ -237,6 +245,7 @@ static enum refit_status persist(struct refit_replica *replica, attempt_fn attem
         if (!refit_follower_may_pass(status) || refit_deadline_passed(patience) ||
             refit_follower_given_up(replica, NULL))
             return status;
+        say_trouble(replica);
         refit_follower_pause(replica, REFIT_AGAIN_MS);
     }
 }

@@ -9,7 +9,8 @@
 
 #define TELL_MS 10000
 #define CHECK_MS 10000 /* a canary's check */
-#define FORM_GRACE_MS 1000 /* those that are known wait for the others before the fleet is formed: this, or as long as so far */
+/* Those that are known wait for those not heard of yet before the fleet is formed: this, or as long as so far. */
+#define FORM_GRACE_MS 1000
 
 static void start_followers(struct refit_lead *lead)
 {
@@ -43,15 +44,17 @@ static bool all_drained(const struct refit_lead *lead)
 
 /* ---- the fleet is formed ---- */
 
-/* When: once everybody is known or has failed, else a while after the first was known; INT64_MAX when neither is in sight. */
+/* When: once everybody is known or in trouble, else a while after the first was known; INT64_MAX when neither is in sight. */
 static int64_t forms_ns(struct refit_lead *lead)
 {
-    size_t asking = 0, asked = 0;
+    size_t asking = 0, asked = 0, in_trouble = 0;
     for (size_t i = 0; i < lead->replica_count; i++) {
-        asking += lead->replicas[i]->stage == REFIT_REPLICA_ASKING;
-        asked += lead->replicas[i]->stage == REFIT_REPLICA_ASKED;
+        const struct refit_replica *replica = lead->replicas[i];
+        asking += replica->stage == REFIT_REPLICA_ASKING;
+        asked += replica->stage == REFIT_REPLICA_ASKED;
+        in_trouble += replica->stage == REFIT_REPLICA_ASKING && replica->in_trouble;
     }
-    if (asking == 0 || !lead->relay)
+    if (asking == 0 || (asked > 0 && asking == in_trouble) || !lead->relay)
         return 0;
     if (asked == 0) {
         lead->first_asked_ns = 0;

@@ -305,6 +305,7 @@ static void reset_replica(struct refit_replica *replica)
     replica->stage = REFIT_REPLICA_ASKING;
     replica->verdict = REFIT_VERDICT_NONE;
     replica->seal = REFIT_SEAL_NONE;
+    replica->in_trouble = false;
     replica->asks = replica->confirmed = 0;
     replica->class = NULL;
     replica->drained = false;

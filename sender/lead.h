@@ -61,7 +61,8 @@ struct refit_lead_publish {
     json_t *unchanged; /* names; NULL: none. The lead keeps it */
     bool resume;
 };
-/* Takes publish->unchanged, also on an error. Reads the membership and starts the conductor; it ends with FREE and REPORT sent to every rank. */
+/* Takes publish->unchanged, also on an error. Reads the membership and starts the conductor; it ends with FREE and REPORT
+ * sent to every rank. */
 REFIT_MUST_CHECK enum refit_status refit_lead_begin(struct refit_lead *lead, const struct refit_lead_publish *publish,
                                                     struct refit_error *err);
 /* Makes the conductor end soon, by aborting what is not committed. */

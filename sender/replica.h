@@ -58,7 +58,8 @@ struct refit_replica {
     bool leaving; /* at the end: the thread says so to the replica */
     /* Under the lead's lock: */
     enum refit_replica_stage stage;
-    uint32_t asks, confirmed; /* how often the course wanted to know whether it is still staged, and what was answered */
+    bool in_trouble; /* did not answer as it should: the fleet is not kept waiting for it */
+    uint32_t asks, confirmed; /* how often it was asked whether it is still staged, and what was answered */
     enum refit_verdict verdict;
     struct refit_error verdict_error;
     enum refit_seal seal;

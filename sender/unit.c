@@ -351,8 +351,8 @@ static void watch_canaries(struct refit_lead *lead)
     if (counts.failed)
         call_off_for(lead, "a canary failed");
     for (size_t i = 0; i < canaries && lead->course.phase == REFIT_COURSE_CANARIES; i++)
-        if (lead->units[i].pods[0]->report.outcome == REFIT_OUTCOME_UNKNOWN &&
-            lead->units[i].pods[0]->stage == REFIT_REPLICA_ENDED) {
+        if (lead->units[i].pods[0]->stage == REFIT_REPLICA_ENDED &&
+            lead->units[i].pods[0]->report.outcome == REFIT_OUTCOME_UNKNOWN) {
             struct refit_error why;
             refit_fail(&why, REFIT_ABORTED, "what became of a canary is not known: %s",
                        lead->units[i].pods[0]->report.error.text);

@@ -74,11 +74,17 @@ static void usage_says_what_was_expected_and_what_was_found(void **state)
     expect("push x --version 1 --to u --output xml", 2, "expected json or text, found xml");
     expect("status --frequency 9 u", 2, "--frequency: unknown option");
     expect("abort", 2, "too few arguments, expected: URL");
+    expect("status --output=json", 2, "no replica is named");
+    expect("fleet --to dns:nobody", 2, "dns:NAME:PORT");
+    expect("hold http://a:1 --to http://a:1", 2, "given twice");
+    expect("resolve --commit --abort http://a:1", 2, "not both");
+    expect("push x --version 1 --to u --since 3", 2, "go together");
 }
 
 static void every_command_has_help_with_examples(void **state)
 {
-    static const char *const names[] = {"push", "status", "plan", "watch", "rollback", "release", "abort", "quarantine", "digest"};
+    static const char *const names[] = {"push", "status", "fleet",   "plan",  "watch",      "resolve",
+                                        "rollback", "hold", "release", "abort", "quarantine", "digest"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char arguments[64], example[64];
         snprintf(arguments, sizeof arguments, "%s --help", names[i]);
@@ -138,6 +144,12 @@ static void plan_shows_bytes_per_link(void **state)
 static void a_replica_that_is_not_there_is_named(void **state)
 {
     expect("status http://127.0.0.1:9", 1, "127.0.0.1:9");
+    expect("fleet http://127.0.0.1:9+http://127.0.0.1:10", 1, "silent");
+    expect("rollback --fleet http://127.0.0.1:9", 1, "nothing was changed");
+    expect("resolve http://127.0.0.1:9", 1, "outcome-unknown");
+    expect("status --to file:nowhere/members", 1, "nowhere/members");
+    expect("push model.safetensors --version 1 --to http://127.0.0.1:9 --policy sometimes", 1, "sometimes");
+    expect("push model.safetensors --version 1 --to http://127.0.0.1:9 --strategy smoke", 1, "smoke");
     expect("rollback http://127.0.0.1:9", 1, "127.0.0.1:9");
     expect("push model.safetensors --version 1 --to http://127.0.0.1:9 --deadline 2s", 1, "127.0.0.1:9");
     expect("push model.safetensors --version 1 --to ftp://127.0.0.1:9", 1, "ftp://127.0.0.1:9");

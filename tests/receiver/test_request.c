@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "receiver/fleet.h"
 #include "receiver/request.h"
 
 static char base[64], root[80];
@@ -204,6 +205,51 @@ static void checkpoint_needs_a_root_and_no_lead(void **state)
     assert_int_equal(refit_request_check(&config, &request, &out, NULL), REFIT_NOT_FOUND);
 }
 
+/* A fleet of two, with one member set to something else (or taken away). */
+static void fleet_is_refused(const char *path, json_t *value, const char *because)
+{
+    struct refit_fleet *fleet;
+    struct refit_error err;
+    json_t *json = json_pack("{s:s, s:s, s:i, s:[{s:s, s:s, s:{}}, {s:s, s:s}]}", "id", "f", "token",
+                             "00112233445566778899aabbccddeeff", "self", 1, "members", "name", "a", "domain", "d",
+                             "tcp", "name", "b", "domain", "d");
+    assert_int_equal(refit_fleet_from_json(json, &fleet, &err), REFIT_OK);
+    assert_int_equal(refit_fleet_members(fleet), 2);
+    assert_int_equal(refit_fleet_self(fleet), 1);
+    assert_int_equal(refit_fleet_token(fleet)[15], 0xff);
+    assert_true(refit_fleet_same_domain(fleet, 0));
+    assert_non_null(refit_fleet_member(fleet, 0).tcp);
+    assert_null(refit_fleet_member(fleet, 1).tcp);
+    refit_fleet_release(fleet);
+    json_t *object = strncmp(path, "0.", 2) ? json : json_array_get(json_object_get(json, "members"), 0);
+    const char *key = strncmp(path, "0.", 2) ? path : path + 2;
+    if (value)
+        json_object_set_new(object, key, value);
+    else
+        json_object_del(object, key);
+    assert_int_equal(refit_fleet_from_json(json, &fleet, &err), REFIT_INVALID);
+    if (!strstr(err.text, because))
+        fail_msg("expected '%s' in: %s", because, err.text);
+    json_decref(json);
+}
+
+static void each_bad_member_of_a_fleet_is_named(void **state)
+{
+    fleet_is_refused("id", NULL, "id");
+    fleet_is_refused("id", json_string(""), "id");
+    fleet_is_refused("token", json_string("00"), "token");
+    fleet_is_refused("token", json_string("00112233445566778899AABBCCDDEEFF"), "token");
+    fleet_is_refused("self", json_integer(2), "self");
+    fleet_is_refused("sources", json_integer(-1), "sources");
+    fleet_is_refused("members", json_array(), "members");
+    fleet_is_refused("surprise", json_true(), "surprise");
+    fleet_is_refused("0.name", NULL, "member 0");
+    fleet_is_refused("0.name", json_string("a\nb"), "member 0");
+    fleet_is_refused("0.domain", json_string(""), "domain");
+    fleet_is_refused("0.tcp", json_string("127.0.0.1"), "tcp");
+    fleet_is_refused("0.pid", json_integer(1), "pid");
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -217,6 +263,7 @@ int main(void)
         TEST(defaults_are_filled_in),
         TEST(each_bad_member_is_named),
         TEST(checkpoint_needs_a_root_and_no_lead),
+        TEST(each_bad_member_of_a_fleet_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -168,6 +168,16 @@ static void version_that_is_being_filled_is_served(void **state)
     release_request(&request);
 }
 
+static void replica_that_never_serves_is_named(void **state)
+{
+    b.config.deadline_ms = 500;
+    world_start(&b);
+    struct refit_ticket ticket = begin_b(7, "to-b");
+    struct refit_session_snapshot end = world_wait_aborted(&b, ticket.id, REFIT_TIMEOUT);
+    assert_non_null(strstr(end.error.text, "serving replica 0 never connected"));
+    ticket_release(&ticket);
+}
+
 /* What is given up takes along who is served from it. */
 static void aborted_refit_ends_who_is_served_from_it(void **state)
 {
@@ -233,6 +243,7 @@ int main(void)
         TEST(active_version_is_served_to_another_layout),
         TEST(version_that_is_not_here_is_refused),
         TEST(version_that_is_being_filled_is_served),
+        TEST(replica_that_never_serves_is_named),
         TEST(aborted_refit_ends_who_is_served_from_it),
         TEST(served_slot_is_not_given_up),
     };

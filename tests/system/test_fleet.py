@@ -58,7 +58,7 @@ class Relays(Fleet):
         for number in (signal.SIGKILL, signal.SIGSTOP):
             with self.subTest(signal=number):
                 members = self.fleet(3, *SLOW)
-                ranks = self.go(members, 2, "deadline=6000", wait=False)
+                ranks = self.go(members, 2, "deadline=10000", wait=False)
                 members[1].wait_phase("transfer", version=2)
                 members[1].refitd.kill(number)
                 lines = self.end_all(ranks)
