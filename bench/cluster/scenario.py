@@ -8,7 +8,7 @@
   "engine": {"layout": {...}},                            or "layout": "file.json", beside the scenario
   "replicas": {"r0": "r0", "r1": "r1"},                   replica to node; all its ranks run there
   "refitd": ["--streams", "2"],                           options of every refitd
-  "strategies": ["direct"], "goal": 1.05,                 goal: of time to bound
+  "strategies": ["relay"], "goal": 1.05,                  goal: of time to bound
   "peers": ["chain", "direct"],                           what --peer gloo runs
   "fault": {"kind": "kill", "replica": "r3", "after": 0.3, "goal": 1.10},
   "requests": {"replica": "r0", "hz": 200, "bytes": 4194304, "engine_cpus": "0", "other_cpus": "1", "seconds": 10,
@@ -192,7 +192,7 @@ class _Reader:
         return Scenario(
             name=self.name, path=self.path, title=document["title"], trainer_layout=layouts[0], trainer_nodes=nodes,
             engine_layout=layouts[1], replicas=replicas, links=self.links(document, list(dict.fromkeys([*nodes, *replicas.values()]))),
-            strategies=self.names(document.get("strategies", ["direct"]), "strategies"),
+            strategies=self.names(document.get("strategies", ["relay"]), "strategies"),
             peers=self.names(document["peers"], "peers", PEERS) if "peers" in document else [],
             goal=self.number(document.get("goal", 1.05), "goal", 1, 100),
             refitd=self.names(document["refitd"], "refitd") if "refitd" in document else [],

@@ -241,10 +241,6 @@ int main(int argc, char **argv)
     int next = 6;
     while (next < argc && read_option(&p, argv[next]))
         next++;
-    if (p.strategy && strcmp(p.strategy, "direct") != 0) {
-        printf("failed 0 unsupported no strategy %s\n", p.strategy);
-        return 1;
-    }
     listen_for_overwrite(&p);
     p.config.replicas = (const char *const *)(argv + next);
     p.config.replica_count = (size_t)(argc - next);
