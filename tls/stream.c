@@ -443,6 +443,11 @@ size_t refit_tls_stream_unsent(const struct refit_tls_stream *s)
     return s->unsent_to - s->unsent_from + s->held_len;
 }
 
+bool refit_tls_stream_holds(const struct refit_tls_stream *s)
+{
+    return s->ahead_from < s->ahead_to || SSL_has_pending(s->ssl);
+}
+
 short refit_tls_stream_events(const struct refit_tls_stream *s)
 {
     return (short)(s->wants | (refit_tls_stream_unsent(s) ? POLLOUT : 0));

@@ -53,6 +53,8 @@ enum refit_tls_step refit_tls_stream_shutdown(struct refit_tls_stream *stream, s
 short refit_tls_stream_events(const struct refit_tls_stream *stream);
 /* Bytes that the kernel has not got yet. */
 size_t refit_tls_stream_unsent(const struct refit_tls_stream *stream);
+/* Whether bytes have been taken from the kernel that no read has returned yet; they may be less than a record. */
+bool refit_tls_stream_holds(const struct refit_tls_stream *stream);
 
 struct refit_tls_stream_info {
     char version[16]; /* "TLSv1.3" */

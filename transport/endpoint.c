@@ -14,8 +14,8 @@
 static enum refit_status check_config(const struct refit_endpoint_config *config, struct refit_error *err)
 {
     size_t id = config->refit_id ? strlen(config->refit_id) : 0;
-    if (id == 0 || id > REFIT_ID_MAX)
-        return refit_fail(err, REFIT_INVALID, "endpoint: the refit id must have 1 to %d bytes, found %zu", REFIT_ID_MAX,
+    if (id == 0 || id > REFIT_WIRE_ID_MAX)
+        return refit_fail(err, REFIT_INVALID, "endpoint: the refit id must have 1 to %d bytes, found %zu", REFIT_WIRE_ID_MAX,
                           id);
     if (!config->plan)
         return refit_fail(err, REFIT_INVALID, "endpoint of refit %s: no plan", config->refit_id);

@@ -11,7 +11,7 @@
 
 #include "transport/transport.h"
 
-#define REFIT_ID_MAX 128      /* of a refit id, without a NUL */
+#define REFIT_WIRE_ID_MAX 128      /* of a refit id, without a NUL */
 #define REFIT_STREAMS_MAX 16  /* connections of one holder */
 /* Batches that one holder owes beyond REFIT_GRANTS_PER_STREAM for each stream: enough that a thread which has landed a
  * batch finds the next one granted, and that a relay has a choice of what to send first; so few that a slow holder does

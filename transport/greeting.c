@@ -7,7 +7,6 @@
 #include "base/cursor.h"
 #include "transport/frame.h"
 #include "transport/view.h"
-#include "transport/wire.h"
 
 /* A part of a replica has the memory of some of its plan's ranks only. */
 static bool has_memory(const struct refit_view *view, const struct refit_edge *edge)
@@ -32,7 +31,7 @@ enum refit_status refit_greeting_encode(const struct refit_endpoint_config *hold
     uint32_t offered = 0;
     for (size_t i = 0; i < count; i++)
         offered += has_memory(&view, &edges[i]);
-    char id[REFIT_ID_MAX] = {0};
+    char id[REFIT_WIRE_ID_MAX] = {0};
     size_t id_len = strlen(holder->refit_id);
     memcpy(id, holder->refit_id, id_len);
 
@@ -70,12 +69,12 @@ enum refit_status refit_greeting_decode(const uint8_t *head, struct refit_greeti
     out->streams = refit_cursor_u32(&at);
     out->edges = refit_cursor_u32(&at);
     uint32_t id_len = refit_cursor_u32(&at);
-    if ((flags & ~REFIT_GREETING_VERIFY) != 0 || id_len == 0 || id_len > REFIT_ID_MAX ||
+    if ((flags & ~REFIT_GREETING_VERIFY) != 0 || id_len == 0 || id_len > REFIT_WIRE_ID_MAX ||
         out->streams > REFIT_STREAMS_MAX || out->stream >= out->streams || out->edges > REFIT_OFFER_MAX)
         return refit_fail(err, REFIT_INVALID, "a field of the greeting is out of range");
     out->verify = flags & REFIT_GREETING_VERIFY;
     memset(out->refit_id, 0, sizeof out->refit_id);
-    memcpy(out->refit_id, refit_cursor_bytes(&at, REFIT_ID_MAX), id_len);
+    memcpy(out->refit_id, refit_cursor_bytes(&at, REFIT_WIRE_ID_MAX), id_len);
     return REFIT_OK;
 }
 
@@ -102,10 +101,11 @@ enum refit_status refit_greeting_check(const struct refit_greeting *greeting,
     return REFIT_OK;
 }
 
-enum refit_status refit_greeting_await(int fd, int wake, struct refit_deadline deadline, struct refit_error *err)
+enum refit_status refit_greeting_await(struct refit_stream *stream, int wake, struct refit_deadline deadline,
+                                       struct refit_error *err)
 {
     struct refit_frame frame;
-    enum refit_status status = refit_wire_recv(fd, &frame, sizeof frame, wake, deadline, err);
+    enum refit_status status = refit_stream_receive_all(stream, &frame, sizeof frame, wake, deadline, err);
     if (status != REFIT_OK)
         return status;
     if (frame.type == REFIT_FRAME_WELCOME && frame.length == 0)
@@ -113,7 +113,7 @@ enum refit_status refit_greeting_await(int fd, int wake, struct refit_deadline d
     if (frame.type != REFIT_FRAME_REFUSED || frame.length > REFIT_REFUSAL_MAX)
         return refit_fail(err, REFIT_PEER, "the answer to the greeting is not a refit frame");
     char text[REFIT_REFUSAL_MAX + 1];
-    status = refit_wire_recv(fd, text, frame.length, wake, deadline, err);
+    status = refit_stream_receive_all(stream, text, frame.length, wake, deadline, err);
     if (status != REFIT_OK)
         return status;
     text[frame.length] = '\0';
@@ -123,12 +123,12 @@ enum refit_status refit_greeting_await(int fd, int wake, struct refit_deadline d
     return refit_fail(err, refit_refusal_status(frame.argument), "refused: %s", text);
 }
 
-void refit_greeting_refuse(int fd, const struct refit_error *why)
+void refit_greeting_refuse(struct refit_stream *stream, const struct refit_error *why)
 {
     size_t len = strnlen(why->text, REFIT_REFUSAL_MAX);
     struct refit_frame frame = {
         .type = REFIT_FRAME_REFUSED, .argument = (uint32_t)why->status, .length = (uint32_t)len};
     /* Two sends, since on a packet socket a frame is a packet. A peer that does not take 500 bytes gets no reason. */
-    if (send(fd, &frame, sizeof frame, MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE) == (ssize_t)sizeof frame)
-        (void)!send(fd, why->text, len, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (refit_stream_try(stream, &frame, sizeof frame, MSG_MORE))
+        (void)refit_stream_try(stream, why->text, len, 0);
 }

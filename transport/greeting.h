@@ -12,10 +12,11 @@
 
 #include "base/buf.h"
 #include "transport/endpoint.h"
+#include "transport/stream.h"
 
 #define REFIT_PROTOCOL_VERSION 2
 #define REFIT_GREETING_MAGIC 0x54494652u /* "RFIT" */
-#define REFIT_GREETING_HEAD_BYTES (4 * 4 + REFIT_TOKEN_BYTES + 5 * 4 + REFIT_ID_MAX)
+#define REFIT_GREETING_HEAD_BYTES (4 * 4 + REFIT_TOKEN_BYTES + 5 * 4 + REFIT_WIRE_ID_MAX)
 #define REFIT_GREETING_EDGE_BYTES 8
 #define REFIT_OFFER_MAX (1u << 20) /* edges of one holder */
 #define REFIT_GREETING_VERIFY 1u
@@ -25,7 +26,7 @@ struct refit_greeting {
     bool verify;
     uint8_t token[REFIT_TOKEN_BYTES];
     uint32_t holder, stream, streams, edges;
-    char refit_id[REFIT_ID_MAX + 1];
+    char refit_id[REFIT_WIRE_ID_MAX + 1];
 };
 
 /* The whole greeting of a holder's stream, head and edges. */
@@ -42,9 +43,9 @@ REFIT_MUST_CHECK enum refit_status refit_greeting_check(const struct refit_greet
                                                         struct refit_error *err);
 
 /* Waits for the answer; REFUSED becomes the error it names. */
-REFIT_MUST_CHECK enum refit_status refit_greeting_await(int fd, int wake, struct refit_deadline deadline,
-                                                        struct refit_error *err);
+REFIT_MUST_CHECK enum refit_status refit_greeting_await(struct refit_stream *stream, int wake,
+                                                        struct refit_deadline deadline, struct refit_error *err);
 /* Best effort, never blocks. */
-void refit_greeting_refuse(int fd, const struct refit_error *why);
+void refit_greeting_refuse(struct refit_stream *stream, const struct refit_error *why);
 
 #endif

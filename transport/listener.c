@@ -16,11 +16,15 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "base/socket.h"
+#include "base/socket.h"
 #include "transport/address.h"
 
 #define GREETING_MS 5000
 #define DRAIN_MS 1000
 #define PENDING_MAX 2048      /* connections whose greeting is being read or parked; the oldest makes room */
+#define SHAKING_MAX 256       /* of them, those in the middle of a TLS handshake, which costs some 100 KB each */
+#define STEPS_MAX 64          /* with one connection, before the next has its turn */
+#define TLS_HANDSHAKE 0x16    /* the first byte of a TLS connection */
 #define CONNECTIONS_MAX 4096
 #define ACCEPT_PAUSE_MS 100
 #define OFFERED_MAX (64u << 20) /* bytes of edges of all greetings that are being read */
@@ -28,6 +32,8 @@
 #define RETIRED_MAX 64        /* refits whose endpoint has closed: who comes late to one is told at once */
 
 enum phase {
+    HELLO,  /* TLS: nothing has come yet, and nothing is kept */
+    SHAKE,  /* TLS: the handshake */
     HEAD,   /* the fixed part is due */
     PARKED, /* its endpoint is not open yet; nothing is read meanwhile */
     EDGES,  /* the token is proven, the edges are due */
@@ -36,7 +42,7 @@ enum phase {
 
 /* A connection that is not admitted yet. */
 struct pending {
-    int fd;
+    struct refit_stream stream;
     bool local;
     enum phase phase;
     struct refit_deadline deadline;
@@ -48,18 +54,18 @@ struct pending {
 
 struct refit_listener {
     struct refit_listener_config config;
-    char *tcp_address, *advertise, *local_path; /* owned copies */
+    char *tcp_address, *advertise, *local_path, *tls_name; /* owned copies */
     int wake, tcp, local;
     uint16_t tcp_port;
     pthread_t thread;
     atomic_bool stopping;
     pthread_mutex_t lock; /* gates; held while one admits */
     struct refit_gate *gates;
-    char retired[RETIRED_MAX][REFIT_ID_MAX + 1]; /* a ring; empty: unused */
+    char retired[RETIRED_MAX][REFIT_WIRE_ID_MAX + 1]; /* a ring; empty: unused */
     size_t retired_next;
     atomic_uint connections; /* admitted and not closed yet */
     struct pending *pending[PENDING_MAX]; /* the thread's own; oldest first */
-    size_t pending_count;
+    size_t pending_count, shaking;
     size_t offered;                       /* bytes of edges announced by those that proved their token */
     struct refit_deadline accept_again; /* out of descriptors: not before then */
 };
@@ -74,8 +80,9 @@ static void offer_release(struct refit_listener *listener, struct pending *p)
 static void pending_close(struct refit_listener *listener, size_t index)
 {
     struct pending *p = listener->pending[index];
-    refit_io_close(&p->fd);
+    refit_stream_close(&p->stream);
     offer_release(listener, p);
+    listener->shaking -= p->phase == SHAKE;
     free(p);
     listener->pending_count--;
     memmove(listener->pending + index, listener->pending + index + 1,
@@ -84,9 +91,11 @@ static void pending_close(struct refit_listener *listener, size_t index)
 
 static void pending_refuse(struct refit_listener *listener, struct pending *p, const struct refit_error *why)
 {
-    refit_log(REFIT_LOG_WARN, "bulk connection refused: %s", why->text);
-    refit_greeting_refuse(p->fd, why);
-    shutdown(p->fd, SHUT_WR);
+    refit_log_limited(REFIT_LOG_WARN, "bulk connection refused", REFIT_LOG_CAUSE(why));
+    if (p->phase != SHAKE)
+        refit_greeting_refuse(&p->stream, why);
+    refit_stream_end(&p->stream);
+    listener->shaking -= p->phase == SHAKE;
     offer_release(listener, p);
     p->phase = DRAIN;
     p->deadline = refit_deadline_in_ms(DRAIN_MS);
@@ -133,11 +142,11 @@ static enum refit_status admit(struct refit_listener *listener, struct pending *
     pthread_mutex_lock(&listener->lock);
     struct refit_gate *gate = find_gate(listener, p, &stranger);
     enum refit_status status =
-        gate ? gate->admit(gate, &p->greeting, p->edges.data, p->fd, err) : no_such_refit(p, err);
+        gate ? gate->admit(gate, &p->greeting, p->edges.data, &p->stream, err) : no_such_refit(p, err);
     if (status == REFIT_OK) {
         /* Counted before the lock is dropped; the endpoint forgets it later, and only once. */
         atomic_fetch_add_explicit(&listener->connections, 1, memory_order_relaxed);
-        p->fd = -1;
+        p->stream = (struct refit_stream){.fd = -1};
     }
     pthread_mutex_unlock(&listener->lock);
     return status;
@@ -177,6 +186,8 @@ static enum refit_status take_bytes(struct refit_listener *listener, struct pend
     if (p->head_len < sizeof p->head)
         return REFIT_BUSY;
     enum refit_status status = refit_greeting_decode(p->head, &p->greeting, err);
+    if (status == REFIT_INVALID && p->head[0] == TLS_HANDSHAKE && !p->stream.secure)
+        return refit_fail(err, status, "TLS came in, and this port has none");
     return status == REFIT_OK ? prove_token(listener, p, err) : status;
 }
 
@@ -198,23 +209,105 @@ static void settle(struct refit_listener *listener, size_t index, enum refit_sta
         pending_refuse(listener, listener->pending[index], err);
 }
 
+/* ---- TLS ---- */
+
+/* Whoever has begun first and not finished makes room. */
+static void make_shaking_room(struct refit_listener *listener)
+{
+    for (size_t i = 0; i < listener->pending_count && listener->shaking >= SHAKING_MAX; i++) {
+        if (listener->pending[i]->phase == SHAKE) {
+            struct refit_error why;
+            refit_fail(&why, REFIT_BUSY, "more than %d TLS handshakes at once", SHAKING_MAX);
+            pending_refuse(listener, listener->pending[i], &why);
+        }
+    }
+}
+
+/* What came of one step with a connection. */
+enum turn {
+    LATER, /* poll for more */
+    AGAIN, /* there may be more to do */
+    GONE,  /* it has closed */
+    JUDGED /* admitted, or *err says why not */
+};
+
+/* The first byte, which stays in the socket, tells what is spoken. */
+static enum turn hello(struct refit_listener *listener, struct pending *p, enum refit_status *status,
+                       struct refit_error *err)
+{
+    uint8_t first;
+    ssize_t n = recv(p->stream.fd, &first, 1, MSG_DONTWAIT | MSG_PEEK);
+    if (n <= 0)
+        return n < 0 && (errno == EAGAIN || errno == EINTR) ? LATER : GONE;
+    if (first != TLS_HANDSHAKE) {
+        *status = refit_fail(err, REFIT_UNSUPPORTED, "this port demands TLS, and what came in is plain");
+        return JUDGED;
+    }
+    make_shaking_room(listener);
+    *status = refit_stream_secure(&p->stream, listener->config.tls, NULL, err);
+    if (*status != REFIT_OK)
+        return JUDGED;
+    p->phase = SHAKE;
+    listener->shaking++;
+    return AGAIN;
+}
+
+static enum turn shake(struct refit_listener *listener, struct pending *p, enum refit_status *status,
+                       struct refit_error *err)
+{
+    *status = refit_stream_handshake(&p->stream, err);
+    if (*status != REFIT_OK)
+        return *status == REFIT_BUSY ? LATER : JUDGED;
+    p->phase = HEAD;
+    listener->shaking--;
+    return AGAIN;
+}
+
+/* ---- a turn ---- */
+
+static enum turn read_greeting(struct refit_listener *listener, struct pending *p, enum refit_status *status,
+                               struct refit_error *err)
+{
+    uint8_t data[16384];
+    struct iovec iov = {.iov_base = data, .iov_len = bytes_due(p, sizeof data)};
+    size_t got;
+    *status = refit_stream_receive(&p->stream, &iov, 1, &got, err);
+    if (*status != REFIT_OK)
+        return *status == REFIT_BUSY ? LATER : GONE;
+    *status = take_bytes(listener, p, data, got, err);
+    if (*status != REFIT_BUSY || err->status == REFIT_BUSY)
+        return JUDGED;
+    return p->phase == PARKED ? LATER : AGAIN;
+}
+
+/* What is sent to one that is refused is read away. */
+static enum turn drain(const struct pending *p)
+{
+    uint8_t data[16384];
+    ssize_t n = recv(p->stream.fd, data, sizeof data, MSG_DONTWAIT);
+    return n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR)) ? LATER : GONE;
+}
+
 static void pending_ready(struct refit_listener *listener, size_t index)
 {
     struct pending *p = listener->pending[index];
-    uint8_t data[16384];
-    /* A parked one is polled for hang-ups only. */
-    ssize_t n = p->phase == PARKED ? 0 : recv(p->fd, data, bytes_due(p, sizeof data), MSG_DONTWAIT);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR))
-        return;
-    if (n <= 0) {
-        pending_close(listener, index);
-        return;
-    }
-    if (p->phase == DRAIN)
-        return;
     struct refit_error err = {.status = REFIT_OK};
-    enum refit_status status = take_bytes(listener, p, data, (size_t)n, &err);
-    settle(listener, index, status, &err);
+    enum refit_status status = REFIT_OK;
+    enum turn turn = AGAIN;
+    for (int i = 0; i < STEPS_MAX && turn == AGAIN; i++) {
+        switch (p->phase) {
+        case HELLO: turn = hello(listener, p, &status, &err); break;
+        case SHAKE: turn = shake(listener, p, &status, &err); break;
+        case PARKED: turn = GONE; break; /* polled for hang-ups only */
+        case DRAIN: turn = drain(p); break;
+        case HEAD:
+        case EDGES: turn = read_greeting(listener, p, &status, &err); break;
+        }
+    }
+    if (turn == GONE)
+        pending_close(listener, index);
+    else if (turn == JUDGED)
+        settle(listener, index, status, &err);
 }
 
 /* An endpoint has been opened: is it the one that a parked connection waits for? */
@@ -246,8 +339,9 @@ static void accept_one(struct refit_listener *listener, int from, bool local)
     }
     if (!local)
         refit_socket_tune(fd);
-    p->fd = fd;
+    p->stream.fd = fd;
     p->local = local;
+    p->phase = listener->config.tls && !local ? HELLO : HEAD;
     p->deadline = refit_deadline_in_ms(GREETING_MS);
     refit_buf_init(&p->edges, 0);
     if (listener->pending_count == PENDING_MAX)
@@ -268,6 +362,8 @@ static void close_late(struct refit_listener *listener)
         struct refit_error err;
         if (p->phase == PARKED)
             no_such_refit(p, &err);
+        else if (p->phase == SHAKE)
+            refit_fail(&err, REFIT_TIMEOUT, "no whole TLS handshake within %d ms", GREETING_MS);
         else
             refit_fail(&err, REFIT_INVALID, "no whole greeting within %d ms", GREETING_MS);
         pending_refuse(listener, p, &err);
@@ -284,6 +380,11 @@ static int poll_timeout(const struct refit_listener *listener)
     return first.at_ns == INT64_MAX ? -1 : refit_deadline_left_ms(first);
 }
 
+static short pending_events(const struct pending *p)
+{
+    return p->phase == PARKED ? POLLRDHUP : p->phase == DRAIN ? POLLIN : refit_stream_events(&p->stream);
+}
+
 static void *listen_thread(void *arg)
 {
     struct refit_listener *listener = arg;
@@ -296,8 +397,8 @@ static void *listen_thread(void *arg)
         fds[2] = (struct pollfd){.fd = accepting ? listener->local : -1, .events = POLLIN};
         for (size_t i = 0; i < count; i++)
             fds[FIXED_FDS + i] = (struct pollfd){
-                .fd = listener->pending[i]->fd,
-                .events = listener->pending[i]->phase == PARKED ? POLLRDHUP : POLLIN,
+                .fd = listener->pending[i]->stream.fd,
+                .events = pending_events(listener->pending[i]),
             };
         if (poll(fds, FIXED_FDS + count, poll_timeout(listener)) < 0)
             continue;
@@ -347,13 +448,15 @@ static enum refit_status copy_config(struct refit_listener *listener, const stru
 {
     const char *advertise = config->advertise ? config->advertise : config->tcp_address;
     if (!copy_text(config->tcp_address, &listener->tcp_address) || !copy_text(advertise, &listener->advertise) ||
-        !copy_text(config->local_path, &listener->local_path))
+        !copy_text(config->local_path, &listener->local_path) || !copy_text(config->tls_name, &listener->tls_name))
         return refit_fail_alloc(err, "a listener", sizeof *listener);
     listener->config = (struct refit_listener_config){
         .tcp_address = listener->tcp_address,
         .tcp_port = config->tcp_port,
         .advertise = listener->advertise,
         .local_path = listener->local_path,
+        .tls = config->tls,
+        .tls_name = listener->tls_name,
         .connections_max = config->connections_max ? config->connections_max : CONNECTIONS_MAX,
     };
     return REFIT_OK;
@@ -370,6 +473,7 @@ static void listener_free(struct refit_listener *listener)
     free(listener->tcp_address);
     free(listener->advertise);
     free(listener->local_path);
+    free(listener->tls_name);
     free(listener);
 }
 
@@ -398,13 +502,27 @@ enum refit_status refit_listener_start(const struct refit_listener_config *confi
     return REFIT_OK;
 }
 
+/* What tells holders to use TLS comes over the control connection, so nobody on the way of bulk bytes can take it away. */
+static json_t *tcp_card(const struct refit_listener *listener, const char *transport)
+{
+    json_t *card = json_pack("{s:s, s:s, s:i}", "transport", transport, "address", listener->advertise, "port",
+                             (int)listener->tcp_port);
+    if (!card || !listener->config.tls)
+        return card;
+    int failed = json_object_set_new(card, "tls", json_true());
+    if (listener->tls_name)
+        failed |= json_object_set_new(card, "name", json_string(listener->tls_name));
+    if (failed)
+        json_decref(card);
+    return failed ? NULL : card;
+}
+
 enum refit_status refit_listener_card(const struct refit_listener *listener, const char *transport, json_t **out,
                                       struct refit_error *err)
 {
     json_t *card = NULL;
     if (strcmp(transport, "tcp") == 0 && listener->tcp >= 0)
-        card = json_pack("{s:s, s:s, s:i}", "transport", transport, "address", listener->advertise, "port",
-                         (int)listener->tcp_port);
+        card = tcp_card(listener, transport);
     else if (strcmp(transport, "local") == 0 && listener->local >= 0)
         card = json_pack("{s:s, s:s}", "transport", transport, "path", listener->local_path);
     else

@@ -7,13 +7,13 @@
 
 #include "transport/greeting.h"
 
-/* Embedded in a receiver endpoint. `admit` runs on the listener's thread: on REFIT_OK it has taken `fd` and answered
- * WELCOME; otherwise the listener answers with the error and closes. `edges` holds greeting->edges entries. */
+/* Embedded in a receiver endpoint. `admit` runs on the listener's thread: on REFIT_OK it has taken what `stream` holds and
+ * answered WELCOME; otherwise the listener answers with the error and closes. `edges` holds greeting->edges entries. */
 struct refit_gate {
     bool local;
     const struct refit_endpoint_config *config; /* refit id and token */
     enum refit_status (*admit)(struct refit_gate *gate, const struct refit_greeting *greeting, const uint8_t *edges,
-                               int fd, struct refit_error *err);
+                               const struct refit_stream *stream, struct refit_error *err);
     struct refit_gate *next;
 };
 

@@ -163,14 +163,15 @@ static enum refit_status introduce(struct local_holder *holder, int fd, struct r
                                    struct refit_error *err)
 {
     int wake = holder->base.wake;
+    struct refit_stream stream = {.fd = fd};
     enum refit_status status = send_greeting(holder, fd, deadline, err);
     if (status == REFIT_OK || status == REFIT_PEER)
-        status = refit_greeting_await(fd, wake, deadline, err);
+        status = refit_greeting_await(&stream, wake, deadline, err);
     if (status == REFIT_OK)
         status = refit_local_pieces_send(fd, &holder->holding.view, holder->base.config.landed != NULL,
                                          holder->ring_fd, holder->ring_slots, wake, deadline, err);
     if (status == REFIT_OK)
-        status = refit_greeting_await(fd, wake, deadline, err);
+        status = refit_greeting_await(&stream, wake, deadline, err);
     return status;
 }
 

@@ -121,7 +121,7 @@ static enum refit_status take_pieces(struct refit_local_flow *flow, const uint8_
     if (status == REFIT_OK && !more)
         status = flow_built(flow, err);
     if (status != REFIT_OK)
-        refit_greeting_refuse(flow->fd, err);
+        refit_greeting_refuse(&(struct refit_stream){.fd = flow->fd}, err);
     return status;
 }
 
@@ -212,14 +212,14 @@ static enum refit_status add_flow(struct refit_local_receiver *receiver, int fd,
 }
 
 static enum refit_status admit(struct refit_gate *gate, const struct refit_greeting *greeting, const uint8_t *edges,
-                               int fd, struct refit_error *err)
+                               const struct refit_stream *stream, struct refit_error *err)
 {
     struct refit_local_receiver *receiver = (struct refit_local_receiver *)refit_receiving_of_gate(gate);
     enum refit_status status = refit_greeting_check(greeting, &receiver->base.base.config, err);
     if (status != REFIT_OK)
         return status;
     pthread_mutex_lock(&receiver->base.grants.lock);
-    status = add_flow(receiver, fd, greeting, edges, err);
+    status = add_flow(receiver, stream->fd, greeting, edges, err);
     pthread_mutex_unlock(&receiver->base.grants.lock);
     return status;
 }

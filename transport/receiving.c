@@ -148,7 +148,8 @@ void refit_receiving_release(struct refit_receiving *receiving)
 enum refit_status refit_receiving_listen(struct refit_receiving *receiving, bool local,
                                          enum refit_status (*admit)(struct refit_gate *gate,
                                                                     const struct refit_greeting *greeting,
-                                                                    const uint8_t *edges, int fd,
+                                                                    const uint8_t *edges,
+                                                                    const struct refit_stream *stream,
                                                                     struct refit_error *err),
                                          struct refit_error *err)
 {

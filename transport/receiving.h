@@ -51,7 +51,8 @@ void refit_receiving_release(struct refit_receiving *receiving); /* by kind->fre
 REFIT_MUST_CHECK enum refit_status
 refit_receiving_listen(struct refit_receiving *receiving, bool local,
                        enum refit_status (*admit)(struct refit_gate *gate, const struct refit_greeting *greeting,
-                                                  const uint8_t *edges, int fd, struct refit_error *err),
+                                                  const uint8_t *edges, const struct refit_stream *stream,
+                                                  struct refit_error *err),
                        struct refit_error *err);
 static inline struct refit_receiving *refit_receiving_of_gate(struct refit_gate *gate)
 {

@@ -27,12 +27,23 @@ struct tcp_holder {
     unsigned flow_count;
 };
 
+/* Of a card. */
+struct target {
+    struct refit_address address;
+    char text[128];
+    bool tls;
+    const char *name; /* borrowed: to be found in its certificate */
+};
+
 static void *outflow_run(void *arg)
 {
     struct outflow *flow = arg;
     struct refit_error err = {.status = REFIT_OK};
     enum refit_status status = refit_serving_run(&flow->sending.serving, &err);
-    shutdown(flow->stream.fd, status == REFIT_OK ? SHUT_WR : SHUT_RDWR);
+    if (status == REFIT_OK)
+        refit_stream_end(&flow->stream);
+    else
+        refit_stream_shutdown(&flow->stream);
     refit_holding_ended(&flow->holder->holding, status, &err);
     return NULL;
 }
@@ -46,41 +57,54 @@ static void flow_free(struct outflow *flow)
     free(flow);
 }
 
-static enum refit_status greet(struct tcp_holder *holder, int fd, unsigned stream, struct refit_deadline deadline,
-                               struct refit_error *err)
+static enum refit_status greet(struct tcp_holder *holder, struct refit_stream *stream, unsigned number,
+                               struct refit_deadline deadline, struct refit_error *err)
 {
     struct refit_buf greeting;
     refit_buf_init(&greeting, REFIT_GREETING_HEAD_BYTES + REFIT_OFFER_MAX * (size_t)REFIT_GREETING_EDGE_BYTES);
-    enum refit_status status = refit_greeting_encode(&holder->base.config, stream, &greeting, err);
+    enum refit_status status = refit_greeting_encode(&holder->base.config, number, &greeting, err);
     struct iovec iov = {.iov_base = greeting.data, .iov_len = greeting.len};
     if (status == REFIT_OK)
-        status = refit_wire_send(fd, &iov, 1, 0, holder->base.wake, deadline, err);
+        status = refit_stream_send_by(stream, &iov, 1, 0, holder->base.wake, deadline, err);
     /* Refused before all was sent: the reason is there to be read. */
     if (status == REFIT_OK || status == REFIT_PEER)
-        status = refit_greeting_await(fd, holder->base.wake, deadline, err);
+        status = refit_greeting_await(stream, holder->base.wake, deadline, err);
     refit_buf_release(&greeting);
     return status;
 }
 
-static enum refit_status dial(struct tcp_holder *holder, const struct refit_address *address, const char *text,
-                              unsigned stream, struct refit_deadline deadline, struct outflow **out,
-                              struct refit_error *err)
+/* The receiver's card demanded TLS, or it did not: nothing that comes from the connection itself changes that. */
+static enum refit_status secure(struct tcp_holder *holder, const struct target *target, struct refit_stream *stream,
+                                struct refit_deadline deadline, struct refit_error *err)
 {
-    int fd;
-    enum refit_status status =
-        refit_address_dial(&address->any, address->len, SOCK_STREAM, text, holder->base.wake, deadline, &fd, err);
-    if (status != REFIT_OK)
-        return status;
-    refit_socket_tune(fd);
+    if (!target->tls)
+        return REFIT_OK;
+    enum refit_status status = refit_stream_secure(stream, holder->base.config.tls, target->name, err);
+    return status == REFIT_OK ? refit_stream_shake(stream, holder->base.wake, deadline, err) : status;
+}
+
+static enum refit_status dial(struct tcp_holder *holder, const struct target *target, unsigned number,
+                              struct refit_deadline deadline, struct outflow **out, struct refit_error *err)
+{
+    const struct refit_address *address = &target->address;
     struct outflow *flow = malloc(sizeof *flow);
-    status = flow ? greet(holder, fd, stream, deadline, err) : refit_fail_alloc(err, "a connection", sizeof *flow);
-    if (!flow || status != REFIT_OK) {
+    if (!flow)
+        return refit_fail_alloc(err, "a connection", sizeof *flow);
+    flow->stream = (struct refit_stream){.fd = -1};
+    enum refit_status status = refit_address_dial(&address->any, address->len, SOCK_STREAM, target->text,
+                                                  holder->base.wake, deadline, &flow->stream.fd, err);
+    if (status == REFIT_OK) {
+        refit_socket_tune(flow->stream.fd);
+        status = secure(holder, target, &flow->stream, deadline, err);
+    }
+    if (status == REFIT_OK)
+        status = greet(holder, &flow->stream, number, deadline, err);
+    if (status != REFIT_OK) {
+        refit_stream_close(&flow->stream);
         free(flow);
-        refit_io_close(&fd);
         return status;
     }
     flow->holder = holder;
-    flow->stream.fd = fd;
     refit_sending_init(&flow->sending, &holder->holding, &flow->stream);
     *out = flow;
     return REFIT_OK;
@@ -102,11 +126,28 @@ static enum refit_status add_flow(struct tcp_holder *holder, struct outflow *flo
     return status;
 }
 
-static enum refit_status parse_card(const json_t *card, struct refit_address *address, char *text, size_t text_len,
+static enum refit_status parse_tls(const json_t *card, const struct refit_tls *tls, const char *host,
+                                   struct target *target, struct refit_error *err)
+{
+    enum refit_status status = refit_json_opt_bool(card, "tls", "card", &target->tls, err);
+    if (status != REFIT_OK || !target->tls)
+        return status;
+    target->name = host;
+    if (json_object_get(card, "name"))
+        status = refit_json_get_string(card, "name", "card", &target->name, err);
+    if (status == REFIT_OK && !tls)
+        return refit_fail(err, REFIT_INVALID, "%s: the receiver demands TLS for bulk bytes, and no certificates are "
+                          "configured here: a refitd needs --data-tls-ca (or --tls-cert), a sender its cacert",
+                          target->text);
+    return status;
+}
+
+static enum refit_status parse_card(const json_t *card, const struct refit_tls *tls, struct target *target,
                                     struct refit_error *err)
 {
     const char *host, *transport;
     int64_t port;
+    *target = (struct target){.tls = false};
     enum refit_status status = refit_json_get_string(card, "transport", "card", &transport, err);
     if (status == REFIT_OK)
         status = refit_json_get_string(card, "address", "card", &host, err);
@@ -114,8 +155,9 @@ static enum refit_status parse_card(const json_t *card, struct refit_address *ad
         status = refit_json_get_int(card, "port", "card", 1, 65535, &port, err);
     if (status != REFIT_OK)
         return status;
-    snprintf(text, text_len, "%s port %d", host, (int)port);
-    return refit_address_parse(host, (uint16_t)port, address, err);
+    snprintf(target->text, sizeof target->text, "%s port %d", host, (int)port);
+    status = refit_address_parse(host, (uint16_t)port, &target->address, err);
+    return status == REFIT_OK ? parse_tls(card, tls, host, target, err) : status;
 }
 
 /* Joins what has ended or is about to. holding.threads_lock is held, holding.lock is not. */
@@ -136,17 +178,16 @@ static void reap(struct tcp_holder *holder)
 static enum refit_status connect_all(struct tcp_holder *holder, const json_t *card, struct refit_deadline deadline,
                                      struct refit_error *err)
 {
-    struct refit_address address;
-    char text[128];
+    struct target target;
     enum refit_status status = refit_holding_reconnect(&holder->holding, err);
     if (status == REFIT_OK)
-        status = parse_card(card, &address, text, sizeof text, err);
+        status = parse_card(card, holder->base.config.tls, &target, err);
     if (status != REFIT_OK)
         return status;
     reap(holder);
     for (unsigned i = 0; i < holder->base.config.streams && status == REFIT_OK; i++) {
         struct outflow *flow = NULL;
-        status = dial(holder, &address, text, i, deadline, &flow, err);
+        status = dial(holder, &target, i, deadline, &flow, err);
         if (status == REFIT_OK)
             status = add_flow(holder, flow, err);
         else if (status == REFIT_NOT_FOUND && i > 0)
@@ -155,7 +196,7 @@ static enum refit_status connect_all(struct tcp_holder *holder, const json_t *ca
     if (status == REFIT_OK)
         return REFIT_OK;
     return refit_error_prefix(err, status, "refit %s, holder %u, dialling %s", holder->base.config.refit_id,
-                              holder->base.config.holder, text);
+                              holder->base.config.holder, target.text);
 }
 
 static void hang_up(struct tcp_holder *holder)

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include "base/log.h"
@@ -146,7 +147,9 @@ static enum refit_status begin_trailer(struct refit_inflow *flow, struct refit_e
  * keeps what is less until more comes. */
 static void set_low_water(struct refit_inflow *flow)
 {
-    int bytes = flow->phase == REFIT_INFLOW_PAYLOAD && flow->landing.left >= LOW_WATER_BYTES ? LOW_WATER_BYTES : 1;
+    uint64_t left = flow->phase == REFIT_INFLOW_PAYLOAD ? flow->landing.left : 0;
+    uint64_t hidden = refit_stream_hidden(&flow->stream);
+    int bytes = left >= LOW_WATER_BYTES && left - LOW_WATER_BYTES >= hidden ? LOW_WATER_BYTES : 1;
     if (bytes != flow->low_water)
         setsockopt(flow->stream.fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes);
     flow->low_water = bytes;
@@ -304,6 +307,15 @@ static bool turn_begin(struct refit_inflow *flow)
     return active;
 }
 
+/* What TLS has taken from the socket beyond this turn is not seen by poll; that there is room to send is, at once. */
+static void watch(struct refit_inflow *flow)
+{
+    struct epoll_event event = {.events = refit_stream_waits(&flow->stream) ? EPOLLIN | EPOLLOUT : EPOLLIN,
+                                .data.ptr = flow};
+    if (event.events != flow->watched && epoll_ctl(flow->thread->epoll, EPOLL_CTL_MOD, flow->stream.fd, &event) == 0)
+        flow->watched = event.events;
+}
+
 static void turn_end(struct refit_inflow *flow, enum refit_status status, const struct refit_error *err)
 {
     struct refit_grants *grants = &flow->receiver->base.grants;
@@ -326,5 +338,6 @@ void refit_inflow_serve(struct refit_inflow *flow)
         return;
     while (status == REFIT_OK && turn > 0 && !refit_endpoint_stopping(endpoint_of(flow)))
         status = step(flow, &turn, &err);
+    watch(flow);
     turn_end(flow, status, &err);
 }

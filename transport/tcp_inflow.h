@@ -33,6 +33,7 @@ struct refit_inflow {
     size_t heard_pending;
 
     enum refit_inflow_phase phase;
+    uint32_t watched; /* events of its thread's epoll set */
     _Atomic int low_water; /* SO_RCVLOWAT as it is; 0: as it came */
     struct refit_frame frame;
     size_t have; /* bytes of the frame or trailer */

@@ -90,8 +90,9 @@ static enum refit_status add_flow(struct refit_tcp_receiver *receiver, struct re
         status = pick_thread(receiver, &flow->thread, err);
     if (status != REFIT_OK)
         return status;
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = flow};
-    if (!refit_frame_post_type(flow->stream.fd, REFIT_FRAME_WELCOME))
+    flow->watched = refit_stream_waits(&flow->stream) ? EPOLLIN | EPOLLOUT : EPOLLIN;
+    struct epoll_event event = {.events = flow->watched, .data.ptr = flow};
+    if (!refit_stream_post_type(&flow->stream, REFIT_FRAME_WELCOME))
         return refit_fail(err, REFIT_PEER, "the holder closed the connection");
     if (epoll_ctl(flow->thread->epoll, EPOLL_CTL_ADD, flow->stream.fd, &event) != 0)
         return refit_fail_errno(err, errno, "epoll_ctl");
@@ -106,7 +107,7 @@ static enum refit_status add_flow(struct refit_tcp_receiver *receiver, struct re
 }
 
 static enum refit_status admit(struct refit_gate *gate, const struct refit_greeting *greeting, const uint8_t *edges,
-                               int fd, struct refit_error *err)
+                               const struct refit_stream *stream, struct refit_error *err)
 {
     struct refit_tcp_receiver *receiver = (struct refit_tcp_receiver *)refit_receiving_of_gate(gate);
     const struct refit_endpoint_config *config = &receiver->base.base.config;
@@ -116,7 +117,7 @@ static enum refit_status admit(struct refit_gate *gate, const struct refit_greet
     struct refit_inflow *flow = calloc(1, sizeof *flow);
     if (!flow)
         return refit_fail_alloc(err, "a connection", sizeof *flow);
-    flow->stream.fd = fd;
+    flow->stream = *stream;
     flow->receiver = receiver;
     flow->number = greeting->stream;
     refit_landing_init(&flow->landing, config->verify);
@@ -124,7 +125,7 @@ static enum refit_status admit(struct refit_gate *gate, const struct refit_greet
     status = add_flow(receiver, flow, greeting, edges, err);
     pthread_mutex_unlock(&receiver->base.grants.lock);
     if (status != REFIT_OK) {
-        flow->stream.fd = -1; /* still the listener's */
+        flow->stream = (struct refit_stream){.fd = -1}; /* still the listener's */
         refit_inflow_free(flow);
     }
     return status;

@@ -48,6 +48,7 @@ enum refit_transport_trait {
 };
 
 struct refit_listener;
+struct refit_tls; /* tls/tls.h */
 
 /* A holder's number at the receiver: trainer ranks come first, then the fleet's members, then replicas that are
  * sources. Only the receiver gives meaning to it. */
@@ -70,6 +71,8 @@ struct refit_endpoint_config {
     struct refit_landed *landed;
     struct refit_inbox *inbox;         /* receiver: where completions go; several endpoints may share one */
     struct refit_listener *listener;   /* receiver */
+    struct refit_tls *tls;             /* holder: shown to and checked against receivers whose card demands TLS; NULL: those
+                                        * are refused */
     struct refit_tally *tally;         /* by destination tensor id; NULL: not kept */
     bool verify;                       /* digest both sides; false only for measurements */
     unsigned streams;                  /* tcp: connections per holder, >= 1 */
@@ -156,6 +159,8 @@ struct refit_listener_config {
     const char *tcp_address;  /* numeric, to bind: "0.0.0.0"; NULL: no tcp */
     uint16_t tcp_port;        /* 0: the kernel's choice */
     const char *advertise;    /* address put in cards; NULL: tcp_address */
+    struct refit_tls *tls;    /* server's end: connections over tcp without TLS are refused; borrowed; NULL: no TLS */
+    const char *tls_name;     /* put in cards: the name that holders must find in our certificate; NULL: the address */
     const char *local_path;   /* Unix socket path for `local`; NULL: none */
     unsigned connections_max; /* 0: 4096 */
 };

@@ -35,27 +35,6 @@ static enum refit_status socket_failed(int errnum, const char *what, struct refi
     return refit_fail_errno(err, errnum, "%s", what);
 }
 
-enum refit_status refit_wire_recv(int fd, void *data, size_t len, int wake, struct refit_deadline deadline,
-                                  struct refit_error *err)
-{
-    for (char *at = data; len > 0;) {
-        ssize_t n = recv(fd, at, len, MSG_DONTWAIT);
-        if (n == 0)
-            return refit_fail(err, REFIT_PEER, "the peer closed the connection");
-        if (n > 0) {
-            at += n;
-            len -= (size_t)n;
-        } else if (errno == EAGAIN) {
-            enum refit_status status = refit_wire_wait(fd, POLLIN, wake, deadline, err);
-            if (status != REFIT_OK)
-                return status;
-        } else if (errno != EINTR) {
-            return socket_failed(errno, "receive", err);
-        }
-    }
-    return REFIT_OK;
-}
-
 int refit_iov_drop(struct iovec *iov, int first, int count, size_t bytes)
 {
     while (first < count && bytes >= iov[first].iov_len)

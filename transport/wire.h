@@ -17,9 +17,6 @@
 /* Until `fd` has one of `events` (or an error to report): REFIT_OK, REFIT_TIMEOUT, REFIT_ABORTED. */
 REFIT_MUST_CHECK enum refit_status refit_wire_wait(int fd, short events, int wake, struct refit_deadline deadline,
                                                    struct refit_error *err);
-/* Exactly `len` bytes. REFIT_PEER when the other side closed. */
-REFIT_MUST_CHECK enum refit_status refit_wire_recv(int fd, void *data, size_t len, int wake,
-                                                   struct refit_deadline deadline, struct refit_error *err);
 /* All of `iov`, which is used up. `flags`: MSG_MORE or 0. */
 REFIT_MUST_CHECK enum refit_status refit_wire_send(int fd, struct iovec *iov, int count, int flags, int wake,
                                                    struct refit_deadline deadline, struct refit_error *err);
