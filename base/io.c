@@ -54,27 +54,6 @@ static bool is_hangup(int errnum)
     return errnum == ECONNRESET || errnum == EPIPE || errnum == ECONNABORTED || errnum == ENOTCONN;
 }
 
-enum refit_status refit_io_recv_full(int fd, void *data, size_t len, struct refit_deadline deadline, const char *what,
-                                     struct refit_error *err)
-{
-    uint8_t *at = data;
-    while (len > 0) {
-        enum refit_status status = wait_ready(fd, POLLIN, deadline, what, err);
-        if (status != REFIT_OK)
-            return status;
-        ssize_t n = recv(fd, at, len, MSG_DONTWAIT);
-        if (n == 0 || (n < 0 && is_hangup(errno)))
-            return refit_fail(err, REFIT_PEER, "%s: closed with %zu bytes still due", what, len);
-        if (n < 0 && errno != EAGAIN && errno != EINTR)
-            return refit_fail_errno(err, errno, "%s: receive", what);
-        if (n > 0) {
-            at += n;
-            len -= (size_t)n;
-        }
-    }
-    return REFIT_OK;
-}
-
 enum refit_status refit_io_send_full(int fd, const void *data, size_t len, struct refit_deadline deadline,
                                      const char *what, struct refit_error *err)
 {

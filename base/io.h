@@ -13,9 +13,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 
-/* Exactly `len` bytes from or to a socket, blocking or not. REFIT_PEER when it closed or reset, REFIT_TIMEOUT. */
-REFIT_MUST_CHECK enum refit_status refit_io_recv_full(int fd, void *data, size_t len, struct refit_deadline deadline,
-                                                      const char *what, struct refit_error *err);
+/* Exactly `len` bytes to a socket, blocking or not. REFIT_PEER when it closed or reset, REFIT_TIMEOUT. */
 REFIT_MUST_CHECK enum refit_status refit_io_send_full(int fd, const void *data, size_t len,
                                                       struct refit_deadline deadline, const char *what,
                                                       struct refit_error *err);

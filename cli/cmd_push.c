@@ -5,6 +5,7 @@
 #include "cli/progress.h"
 #include "cli/remote.h"
 #include "cli/report.h"
+#include "transport/endpoint.h"
 
 struct push {
     const char *checkpoint, *label, *kv, *transport, *name, *policy, *strategy;
@@ -86,6 +87,11 @@ static int run(const struct refit_cli_command *self, int argc, char **argv)
     int rc = refit_cli_parse(self, options, argc, argv, &words, 1, 1);
     if (rc == REFIT_EXIT_PARSED && (push.since == 0) != (push.unchanged.count == 0)) {
         fprintf(stderr, "refit push: --since and --unchanged go together\n");
+        rc = REFIT_EXIT_USAGE;
+    }
+    if (rc == REFIT_EXIT_PARSED && push.streams > REFIT_STREAMS_MAX) {
+        fprintf(stderr, "refit push: --streams: expected a whole number from 1 to %d, found %llu\n", REFIT_STREAMS_MAX,
+                (unsigned long long)push.streams);
         rc = REFIT_EXIT_USAGE;
     }
     if (rc == REFIT_EXIT_PARSED) {

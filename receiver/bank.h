@@ -29,6 +29,8 @@
 #include "memory/slot.h"
 #include "receiver/state.h"
 
+#define REFIT_BANK_RANKS_MAX 1024 /* served by one refitd */
+
 /* One version's memory, as an engine that installs weights itself is given it. Borrowed, for the call. */
 struct refit_bank_copy {
     struct refit_version version;

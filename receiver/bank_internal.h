@@ -11,7 +11,6 @@
 #include "receiver/bank.h"
 #include "receiver/state.h"
 
-#define REFIT_BANK_RANKS_MAX 1024
 #define REFIT_CLIENT_FDS_MAX (REFIT_SLOTS_MAX + 2)
 
 /* A process with a claim page: attached (sock >= 0), or one that lost its connection and lives on. */

@@ -164,6 +164,10 @@ bool refit_bank_load(struct refit_bank *bank)
     json_decref(object);
     if (status == REFIT_OK)
         return names_version(bank);
+    if (status != REFIT_MISMATCH) {
+        refit_state_drop(bank->state, "bank", error.text);
+        return false;
+    }
     refit_log(REFIT_LOG_WARN, "recorded slots not usable, starting without them reason=\"%s\"", error.text);
     return false;
 }

@@ -152,7 +152,7 @@ enum refit_status refit_receiver_open(const struct refit_receiver_config *config
     if (status == REFIT_OK)
         status = refit_bank_open(&config->bank, &receiver->bank, err);
     if (status == REFIT_OK)
-        status = refit_record_load(receiver, err);
+        refit_record_load(receiver);
     if (status == REFIT_OK)
         status = start_listener(receiver, config, err);
     if (status != REFIT_OK) {

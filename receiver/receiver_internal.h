@@ -86,7 +86,7 @@ REFIT_MUST_CHECK enum refit_status refit_record_write(struct refit_receiver *rec
                                                       const struct refit_record *record, struct refit_error *err);
 /* Writes what is the case now. Takes both locks itself. */
 REFIT_MUST_CHECK enum refit_status refit_record_save(struct refit_receiver *receiver, struct refit_error *err);
-REFIT_MUST_CHECK enum refit_status refit_record_load(struct refit_receiver *receiver, struct refit_error *err);
+void refit_record_load(struct refit_receiver *receiver);
 
 /* The plan of the whole replica, from the cache or new; retained for the caller. Takes the lock itself. */
 REFIT_MUST_CHECK enum refit_status refit_receiver_plan_for(struct refit_receiver *receiver, struct refit_layout *source,

@@ -59,6 +59,8 @@ static enum refit_status load_quarantine(struct refit_receiver *receiver, const 
 {
     size_t i;
     json_t *digest;
+    if (digests && !json_is_array(digests))
+        return refit_fail(err, REFIT_INVALID, "section '" SECTION "' of the state file: \"quarantine\" must be an array");
     json_array_foreach(digests, i, digest) {
         enum refit_status status =
             refit_quarantine_set(&receiver->quarantine, json_string_value(digest), true, err);
@@ -68,27 +70,33 @@ static enum refit_status load_quarantine(struct refit_receiver *receiver, const 
     return REFIT_OK;
 }
 
+/* What can be read counts, whatever else can't: an epoch or a hold that is forgotten lets somebody in. */
 static enum refit_status load(struct refit_receiver *receiver, const json_t *record, struct refit_error *err)
 {
     const char *lead = "", *what = "section '" SECTION "' of the state file";
-    enum refit_status status = refit_json_get_u64(record, "epoch", what, &receiver->leads.epoch, err);
-    if (status == REFIT_OK)
-        status = refit_json_opt_string(record, "lead", what, &lead, err);
-    if (status == REFIT_OK)
-        status = refit_json_opt_bool(record, "held", what, &receiver->held, err);
-    if (status == REFIT_OK)
-        status = load_quarantine(receiver, json_object_get(record, "quarantine"), err);
-    if (status == REFIT_OK)
-        snprintf(receiver->leads.name, sizeof receiver->leads.name, "%s", lead);
-    return status;
+    struct refit_error errors[4];
+    const enum refit_status found[] = {
+        refit_json_get_u64(record, "epoch", what, &receiver->leads.epoch, &errors[0]),
+        refit_json_opt_string(record, "lead", what, &lead, &errors[1]),
+        refit_json_opt_bool(record, "held", what, &receiver->held, &errors[2]),
+        load_quarantine(receiver, json_object_get(record, "quarantine"), &errors[3]),
+    };
+    snprintf(receiver->leads.name, sizeof receiver->leads.name, "%s", lead);
+    for (size_t i = 0; i < sizeof found / sizeof *found; i++)
+        if (found[i] != REFIT_OK) {
+            *err = errors[i];
+            return found[i];
+        }
+    return REFIT_OK;
 }
 
-enum refit_status refit_record_load(struct refit_receiver *receiver, struct refit_error *err)
+/* A refitd that does not start is worse than one that starts without its memory. */
+void refit_record_load(struct refit_receiver *receiver)
 {
-    json_t *record = refit_state_get(refit_bank_state(receiver->bank), SECTION);
-    if (!record)
-        return REFIT_OK;
-    enum refit_status status = load(receiver, record, err);
+    struct refit_error error;
+    struct refit_state *state = refit_bank_state(receiver->bank);
+    json_t *record = refit_state_get(state, SECTION);
+    if (record && load(receiver, record, &error) != REFIT_OK)
+        refit_state_drop(state, SECTION, error.text);
     json_decref(record);
-    return status;
 }

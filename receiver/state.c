@@ -106,3 +106,20 @@ enum refit_status refit_state_put(struct refit_state *state, const char *section
     free(text);
     return status;
 }
+
+void refit_state_drop(struct refit_state *state, const char *section, const char *why)
+{
+    struct refit_error error = {0};
+    char aside[4096];
+    size_t len = 0;
+    pthread_mutex_lock(&state->lock);
+    char *text = refit_json_canonical(state->document, &len);
+    bool kept = text && snprintf(aside, sizeof aside, "%s.bad", state->path) < (int)sizeof aside &&
+                refit_io_replace_file(aside, text, len, 0600, &error) == REFIT_OK;
+    json_object_del(state->document, section);
+    pthread_mutex_unlock(&state->lock);
+    refit_log_event(REFIT_LOG_WARN, "a section of the state file not readable, starting without it",
+                    refit_log_text("section", section), refit_log_text("copy", kept ? aside : "no"),
+                    refit_log_text("reason", why));
+    free(text);
+}

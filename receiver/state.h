@@ -28,4 +28,8 @@ json_t *refit_state_get(struct refit_state *state, const char *section);
 REFIT_MUST_CHECK enum refit_status refit_state_put(struct refit_state *state, const char *section, const json_t *value,
                                                    struct refit_error *err);
 
+/* A section whose owner can't make sense of it: the file as it is now is copied to "<path>.bad", with a warning that says
+ * why, and the section is there no more. The others stay. */
+void refit_state_drop(struct refit_state *state, const char *section, const char *why);
+
 #endif

@@ -9,6 +9,7 @@
 
 #include "base/io.h"
 #include "sender/sender_internal.h"
+#include "transport/endpoint.h"
 
 #define CONNECT_TIMEOUT_MS 60000
 #define ANSWER_MS 5000 /* beyond a step's deadline, for the lead's word on which rank is missing */
@@ -51,6 +52,9 @@ static enum refit_status check_config(const struct refit_sender_config *config, 
     if (config->ranks == 0 || config->ranks > REFIT_RANKS_MAX || config->rank >= config->ranks)
         return refit_fail(err, REFIT_INVALID, "rank %u of %u: expected a rank below the number of ranks (1 to %d)",
                           config->rank, config->ranks, REFIT_RANKS_MAX);
+    if (config->streams > REFIT_STREAMS_MAX)
+        return refit_fail(err, REFIT_INVALID, "streams: expected 1 to %d, or 0 for the default, found %u", REFIT_STREAMS_MAX,
+                          config->streams);
     if (config->ranks > 1 && !config->lead_address)
         return refit_fail(err, REFIT_INVALID, "lead_address is needed for %u ranks: \"host:port\" of rank 0",
                           config->ranks);

@@ -10,8 +10,10 @@
 #include "base/io.h"
 #include "base/json.h"
 #include "drivers/driver.h"
+#include "receiver/bank.h"
 #include "sidecar/listen_address.h"
 #include "sidecar/config_value.h"
+#include "transport/endpoint.h"
 
 #define FILE_MAX (64u << 10)
 
@@ -64,10 +66,10 @@ static const struct option options[] = {
      "connections to the admin listener at once"},
     {"socket", TEXT, AT(socket), "/run/refit/refitd.sock", 0, 0, NULL, "Unix socket where engines attach"},
     {"state-file", TEXT, AT(state_file), "", 0, 0, NULL, "what a restarted refitd goes on from; empty: SOCKET.state"},
-    {"ranks", NUMBER, AT(ranks), "1", 1, 65536, NULL, "engine processes of this replica"},
-    {"first-rank", NUMBER, AT(first_rank), "0", 0, 65535, NULL,
+    {"ranks", NUMBER, AT(ranks), "1", 1, REFIT_BANK_RANKS_MAX, NULL, "engine processes of this replica"},
+    {"first-rank", NUMBER, AT(first_rank), "0", 0, REFIT_RANKS_MAX - 1, NULL,
      "of a replica that spans several refitd: the ranks served here begin with it"},
-    {"ranks-total", NUMBER, AT(ranks_total), "0", 0, 65536, NULL,
+    {"ranks-total", NUMBER, AT(ranks_total), "0", 0, REFIT_RANKS_MAX, NULL,
      "ranks of the whole replica; 0: those of --ranks are all"},
     {"slots", NUMBER, AT(slots), "2", 2, 16, NULL, "whole copies of the weights kept"},
     {"slot-bytes", BYTES, AT(slot_bytes), "0", 0, 0, NULL,
@@ -96,7 +98,7 @@ static const struct option options[] = {
      "checkpoint to serve first: a path below --checkpoint-root"},
     {"initial-version", NUMBER, AT(initial_version), "1", 1, INT64_MAX, NULL, "version of --initial-checkpoint"},
     {"initial-label", TEXT, AT(initial_label), "initial", 0, 0, NULL, "label of --initial-checkpoint"},
-    {"streams", NUMBER, AT(streams), "2", 1, 64, NULL, "tcp connections per holder"},
+    {"streams", NUMBER, AT(streams), "2", 1, REFIT_STREAMS_MAX, NULL, "tcp connections per holder"},
     {"rate", BYTES, AT(rate), "0", 0, 0, NULL, "most bulk bytes per second; 0: unlimited"},
     {"nice", NUMBER, AT(nice), "0", 0, 19, NULL, "niceness of bulk threads"},
     {"deadline", DURATION, AT(deadline_ms), "10m", 1, 0, NULL, "of a refit that names none"},

@@ -387,11 +387,11 @@ static void on_event(struct bufferevent *io, short what, void *context)
         handshake_failed(c, "the client closed the connection");
         return;
     }
-    bool working = c->state == STATE_WORK && !c->exchange.on_gone;
-    /* A client may close its half after the request and still wait for the answer. */
-    if ((what & BEV_EVENT_EOF) && (c->state == STATE_ANSWER || working)) {
+    /* A client may close its half after the request and still wait for the answer. One that closed both halves looks the
+     * same; a long poll of that one is answered at its end, at the latest, into nothing. */
+    if ((what & BEV_EVENT_EOF) && (c->state == STATE_ANSWER || c->state == STATE_WORK)) {
         c->close_after = true;
-    } else if (working) {
+    } else if (c->state == STATE_WORK && !c->exchange.on_gone) {
         c->dead = true;
         bufferevent_disable(c->io, EV_READ | EV_WRITE);
     } else {

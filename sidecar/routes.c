@@ -12,8 +12,8 @@
 #define SOURCE_MS 60000
 
 const struct refit_route refit_control_table[] = {
-    {"POST", "/v1/lead", REFIT_ROUTE_WORKER, refit_handle_lead, SMALL, REQUEST_MS, false},
-    {"POST", "/v1/resign", REFIT_ROUTE_WORKER, refit_handle_resign, SMALL, REQUEST_MS, false},
+    {"POST", "/v1/lead", REFIT_ROUTE_PROMPT, refit_handle_lead, SMALL, REQUEST_MS, false},
+    {"POST", "/v1/resign", REFIT_ROUTE_PROMPT, refit_handle_resign, SMALL, REQUEST_MS, false},
     {"PUT", "/v1/sources/{}", REFIT_ROUTE_WORKER, refit_handle_put_source, SOURCE_BYTES, SOURCE_MS, true},
     {"GET", "/v1/layout", REFIT_ROUTE_WORKER, refit_handle_layout, 0, REQUEST_MS, false},
     {"GET", "/v1/host", REFIT_ROUTE_LOOP, refit_handle_host, 0, REQUEST_MS, false},
@@ -23,8 +23,8 @@ const struct refit_route refit_control_table[] = {
     {"GET", "/refit/{}", REFIT_ROUTE_WATCH, NULL, 0, REQUEST_MS, false},
     {"GET", "/refit/{}/holders", REFIT_ROUTE_LOOP, refit_handle_holders, 0, REQUEST_MS, false},
     {"GET", "/refit/{}/events", REFIT_ROUTE_EVENTS, NULL, 0, REQUEST_MS, false},
-    {"POST", "/refit/{}/commit", REFIT_ROUTE_WORKER, refit_handle_commit, SMALL, REQUEST_MS, false},
-    {"POST", "/refit/{}/abort", REFIT_ROUTE_WORKER, refit_handle_abort, SMALL, REQUEST_MS, false},
+    {"POST", "/refit/{}/commit", REFIT_ROUTE_PROMPT, refit_handle_commit, SMALL, REQUEST_MS, false},
+    {"POST", "/refit/{}/abort", REFIT_ROUTE_PROMPT, refit_handle_abort, SMALL, REQUEST_MS, false},
     {"POST", "/v1/serve", REFIT_ROUTE_WORKER, refit_handle_serve, SMALL, REQUEST_MS, false},
     {"GET", "/v1/serve", REFIT_ROUTE_LOOP, refit_handle_serves, 0, REQUEST_MS, false},
     {"POST", "/v1/serve/{}/end", REFIT_ROUTE_WORKER, refit_handle_serve_end, SMALL, REQUEST_MS, false},
@@ -209,7 +209,7 @@ static void submit(struct refit_sidecar *sidecar, const struct refit_route *rout
     work->call.sidecar = NULL;
     refit_reply_init(&work->reply);
     sidecar->in_flight++;
-    refit_workers_submit(sidecar->workers, &work->job);
+    refit_workers_submit(route->kind == REFIT_ROUTE_PROMPT ? sidecar->prompt : sidecar->workers, &work->job);
 }
 
 static void answer_unavailable(struct refit_exchange *exchange, const struct refit_sidecar *sidecar)
@@ -240,7 +240,7 @@ static void on_request(void *context, struct refit_exchange *exchange)
     bool needs_receiver = !routes->admin || route->kind == REFIT_ROUTE_WORKER;
     if (needs_receiver && (!sidecar->receiver || sidecar->draining || refit_drain_refuses(sidecar, route))) {
         answer_unavailable(exchange, sidecar);
-    } else if (route->kind == REFIT_ROUTE_WORKER) {
+    } else if (route->kind == REFIT_ROUTE_WORKER || route->kind == REFIT_ROUTE_PROMPT) {
         submit(sidecar, route, &call, exchange);
     } else if (route->kind == REFIT_ROUTE_LOOP) {
         struct refit_reply reply;

@@ -23,7 +23,8 @@ typedef void (*refit_handler)(const struct refit_call *call, struct refit_reply 
 
 enum refit_route_kind {
     REFIT_ROUTE_LOOP,   /* answers at once, on the loop */
-    REFIT_ROUTE_WORKER, /* may block */
+    REFIT_ROUTE_WORKER, /* may block, and for long: a rollback waits for readers, a checkpoint's file system may hang */
+    REFIT_ROUTE_PROMPT, /* may block, shortly: on workers of its own, so that the ones above don't hold it up */
     REFIT_ROUTE_WATCH,  /* waits for a refit to change (?after=&wait_ms=) */
     REFIT_ROUTE_EVENTS, /* server-sent events of a refit */
 };

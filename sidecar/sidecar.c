@@ -24,6 +24,7 @@
 #include "sidecar/routes.h"
 
 #define WORKERS 4
+#define PROMPT_WORKERS 2
 #define TICK_MS 1000
 #define LAG_WINDOW_NS 60000000000ll
 #define SETTLE_MS 20 /* progress is passed on at most this often; a change of phase at once */
@@ -195,6 +196,7 @@ static void on_wake(evutil_socket_t fd, short what, void *context)
     ssize_t got = read(fd, &count, sizeof count);
     (void)got;
     refit_workers_collect(sidecar->workers);
+    refit_workers_collect(sidecar->prompt);
     on_change(sidecar);
 }
 
@@ -574,6 +576,7 @@ static void free_event(struct event *event)
 
 static void destroy(struct refit_sidecar *sidecar)
 {
+    refit_workers_stop(sidecar->prompt);
     refit_workers_stop(sidecar->workers);
     refit_httpd_stop(sidecar->control);
     refit_httpd_stop(sidecar->admin);
@@ -621,6 +624,8 @@ static enum refit_status start(struct refit_sidecar *sidecar, const sigset_t *si
         status = listen_http(sidecar, false, err);
     if (status == REFIT_OK)
         status = refit_workers_start(WORKERS, wake, sidecar, &sidecar->workers, err);
+    if (status == REFIT_OK)
+        status = refit_workers_start(PROMPT_WORKERS, wake, sidecar, &sidecar->prompt, err);
     if (status == REFIT_OK && submit_passage(sidecar, run_open, finish_open, NULL))
         status = refit_fail_alloc(err, "the receiver", sizeof(struct passage));
     return status;

@@ -39,6 +39,7 @@ struct refit_sidecar {
     struct refit_routes *control_routes, *admin_routes;
     struct refit_guard *guard; /* of the control listener */
     struct refit_workers *workers;
+    struct refit_workers *prompt;    /* for what a lead must not wait for: REFIT_ROUTE_PROMPT */
     struct refit_receiver *receiver; /* NULL until it is open and again while it closes */
     struct refit_layout *layout;     /* of --layout */
     struct refit_driver *driver;     /* NULL: the engine attaches */

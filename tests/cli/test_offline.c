@@ -72,6 +72,7 @@ static void usage_says_what_was_expected_and_what_was_found(void **state)
     expect("push x y --version 1 --to u", 2, "y: unexpected argument");
     expect("push x --version 1 --to u --deadline 5y", 2, "expected a duration");
     expect("push x --version 1 --to u --output xml", 2, "expected json or text, found xml");
+    expect("push x --version 1 --to u --streams 17", 2, "--streams: expected a whole number from 1 to 16, found 17");
     expect("status --frequency 9 u", 2, "--frequency: unknown option");
     expect("abort", 2, "too few arguments, expected: URL");
     expect("status --output=json", 2, "no replica is named");

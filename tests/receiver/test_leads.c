@@ -3,8 +3,11 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "base/io.h"
 
 static struct world world;
 
@@ -163,6 +166,25 @@ static void epoch_hold_and_quarantine_survive_a_restart(void **state)
     assert_int_equal(lead("someone", false), before.epoch + 1);
 }
 
+static void a_section_that_makes_no_sense_costs_only_what_it_lacks(void **state)
+{
+    static const char wrong[] = "{\"receiver\":{\"epoch\":7,\"lead\":9,\"held\":true,\"quarantine\":{}}}";
+    struct refit_receiver_snapshot now;
+    struct stat st;
+    char path[160];
+    snprintf(path, sizeof path, "%s.state", world.socket_path);
+    assert_int_equal(refit_io_replace_file(path, wrong, sizeof wrong - 1, 0600, NULL), REFIT_OK);
+    world_restart(&world); /* what it knows is on disk already: closing writes nothing */
+    refit_receiver_read(world.receiver, &now);
+    assert_int_equal(now.epoch, 7);
+    assert_true(now.held);
+    assert_int_equal(now.quarantined, 0);
+    strcat(path, ".bad");
+    assert_int_equal(stat(path, &st), 0);
+    unlink(path);
+    assert_int_equal(lead("someone", false), 8);
+}
+
 static void epoch_is_not_told_before_it_is_on_disk(void **state)
 {
     uint64_t epoch = 0;
@@ -270,6 +292,7 @@ int main(void)
         TEST(new_epoch_ends_refits_of_older_ones),
         TEST(epoch_that_was_not_issued_is_stale),
         TEST(epoch_hold_and_quarantine_survive_a_restart),
+        TEST(a_section_that_makes_no_sense_costs_only_what_it_lacks),
         TEST(epoch_is_not_told_before_it_is_on_disk),
         TEST(lead_that_resigned_may_be_followed_at_once),
         TEST(resigning_where_nobody_led_is_stale),

@@ -86,6 +86,24 @@ static void a_file_that_is_no_state_is_put_aside(void **state)
     refit_state_close(file);
 }
 
+static void a_section_that_makes_no_sense_is_dropped_and_the_file_copied(void **state)
+{
+    struct place *place = *state;
+    struct refit_state *file = NULL;
+    char *text;
+    size_t len;
+    assert_int_equal(refit_state_open(place->path, &file, NULL), REFIT_OK);
+    put(file, "bank", 1);
+    put(file, "receiver", 2);
+    refit_state_drop(file, "receiver", "a test");
+    assert_int_equal(get(file, "receiver"), -1);
+    assert_int_equal(get(file, "bank"), 1);
+    assert_int_equal(refit_io_read_file(place->bad, REFIT_STATE_FILE_MAX, &text, &len, NULL), REFIT_OK);
+    assert_non_null(strstr(text, "\"receiver\""));
+    free(text);
+    refit_state_close(file);
+}
+
 static void what_is_no_file_stays_where_it_is(void **state)
 {
     struct place *place = *state;
@@ -134,6 +152,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(sections_are_kept_apart_and_outlive_the_process),
         TEST(a_file_that_is_no_state_is_put_aside),
+        TEST(a_section_that_makes_no_sense_is_dropped_and_the_file_copied),
         TEST(what_is_no_file_stays_where_it_is),
         TEST(a_put_that_fails_keeps_the_old_file),
     };

@@ -17,6 +17,7 @@
 
 #include "base/io.h"
 #include "sender/hub.h"
+#include "tests/support/receive.h"
 
 #define LONG_MS 30000
 #define SHORT_MS 50
@@ -89,15 +90,15 @@ static void a_sender_waits_for_its_turn_by_its_own_deadline(void **state)
     assert_false(atomic_load(&sent));
     uint8_t head[13], tail[1];
     struct refit_deadline deadline = refit_deadline_in_ms(LONG_MS);
-    assert_int_equal(refit_io_recv_full(peer, head, sizeof head, deadline, "head", &err), REFIT_OK);
-    assert_int_equal(refit_io_recv_full(peer, taken, LARGE, deadline, "body", &err), REFIT_OK);
+    assert_true(receive_full(peer, head, sizeof head, deadline));
+    assert_true(receive_full(peer, taken, LARGE, deadline));
     pthread_join(thread, NULL);
     assert_int_equal(sent_status, REFIT_OK);
     /* The one that gave up has left nothing behind, and the connection goes on. */
     assert_int_equal(refit_hub_send(hub, link_number, &small, refit_deadline_in_ms(LONG_MS), &err), REFIT_OK);
-    assert_int_equal(refit_io_recv_full(peer, head, sizeof head, deadline, "head", &err), REFIT_OK);
+    assert_true(receive_full(peer, head, sizeof head, deadline));
     assert_int_equal(head[4], 2);
-    assert_int_equal(refit_io_recv_full(peer, tail, 1, deadline, "body", &err), REFIT_OK);
+    assert_true(receive_full(peer, tail, 1, deadline));
     assert_int_equal(tail[0], 'x');
 }
 

@@ -7,6 +7,7 @@
 #include <refit/engine.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "layouts/layout.h"
@@ -266,6 +267,27 @@ static void a_long_poll_ends_when_its_time_is_over(void **state)
     assert_problem(&answer, 400, "invalid");
 }
 
+static void a_half_closed_client_gets_the_answer_of_its_long_poll(void **state)
+{
+    char id[64], request[256];
+    begin("{\"version\":1,\"checkpoint\":\"one.safetensors\",\"commit\":\"barrier\"}", id);
+    json_t *staged = wait_phase(id, "staged");
+    int fd = http_connect(refitd.control);
+    int len = snprintf(request, sizeof request, "GET /refit/%s?after=%lld&wait_ms=30000 HTTP/1.1\r\nHost: a\r\n\r\n", id,
+                       (long long)number(staged, "sequence"));
+    http_send(fd, request, (size_t)len);
+    shutdown(fd, SHUT_WR);
+    json_decref(staged);
+    json_decref(get("/v1/weights")); /* by now the loop has seen both */
+    snprintf(request, sizeof request, "/refit/%s/abort", id);
+    json_decref(post(request, "{}", 200));
+    http_receive(fd, &answer);
+    assert_int_equal(answer.status, 200);
+    assert_non_null(strstr(answer.body, "\"phase\":\"aborted\""));
+    assert_true(http_closed(fd));
+    close(fd);
+}
+
 static void a_lead_begins_commits_and_is_fenced(void **state)
 {
     struct refit_error err;
@@ -478,6 +500,7 @@ int main(void)
         TEST(a_refused_digest_stays_out),
         TEST(events_end_with_the_refit),
         TEST(a_long_poll_ends_when_its_time_is_over),
+        TEST(a_half_closed_client_gets_the_answer_of_its_long_poll),
         TEST(a_lead_begins_commits_and_is_fenced),
         TEST(a_member_of_a_fleet_tells_who_holds_what),
         TEST(serving_is_asked_for_listed_and_ended),

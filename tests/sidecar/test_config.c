@@ -87,8 +87,10 @@ static void a_file_may_be_json(void **state)
 
 static void errors_name_flag_expected_and_found(void **state)
 {
-    assert_error(LOAD("--ranks", "x"), "--ranks: expected a whole number from 1 to 65536, found \"x\"");
+    assert_error(LOAD("--ranks", "x"), "--ranks: expected a whole number from 1 to 1024, found \"x\"");
     assert_error(LOAD("--ranks", "0"), "--ranks");
+    assert_error(LOAD("--ranks", "1025"), "--ranks: expected a whole number from 1 to 1024"); /* what a bank takes */
+    assert_error(LOAD("--streams", "17"), "--streams: expected a whole number from 1 to 16"); /* what an endpoint takes */
     assert_error(LOAD("--slots", "17"), "--slots: expected a whole number from 2 to 16");
     assert_error(LOAD("--slots", "-1"), "--slots");
     assert_error(LOAD("--slots"), "--slots: expected a value, found nothing");

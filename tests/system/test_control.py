@@ -2,9 +2,12 @@
 """The control API against repeats, reorderings, rivals and bad requests, between real processes."""
 import hashlib
 import json
+import select
+import signal
+import socket
 import unittest
 
-from harness import SystemTest, engine_layout, source_layout
+from harness import WAIT_S, SystemTest, engine_layout, source_layout
 
 
 def canonical(document):
@@ -86,6 +89,26 @@ class Control(SystemTest):
             self.assertIsNone(replica.active())
         else:
             self.assertEqual(replica.active(), 1)
+
+    def test_rollbacks_that_wait_hold_up_no_abort(self):
+        self.assertTrue(self.publish(source_layout(), [2], [self.a])[0].startswith("ok 2 "))
+        for reader in self.a.readers.values():
+            reader.kill(signal.SIGSTOP)  # never between two steps: a rollback waits
+        waiting = []
+        for _ in range(6):
+            client = socket.create_connection(("127.0.0.1", self.a.control_port), timeout=WAIT_S)
+            client.sendall(b"POST /rollback HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            waiting.append(client)
+        self.a.weights()  # the loop has them
+        self.assertEqual(self.a.call("POST", "/refit/none/abort", {})[0], 404)
+        self.assertEqual(self.lead("t", takeover=True)[0], 200)
+        self.assertEqual(select.select(waiting, [], [], 0)[0], [])
+        for reader in self.a.readers.values():
+            reader.kill(signal.SIGCONT)
+        for client in waiting:
+            self.assertIn(b" 200 OK", client.makefile("rb").readline())
+            client.close()
+        self.assertEqual(self.a.active(), 1)
 
     def test_versions_only_grow(self):
         epoch = self.epoch()

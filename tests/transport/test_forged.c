@@ -19,6 +19,7 @@
 #include <cmocka.h>
 
 #include "base/buf.h"
+#include "tests/support/receive.h"
 #include "tests/transport/pull.h"
 #include "transport/frame.h"
 #include "transport/greeting.h"
@@ -99,16 +100,13 @@ static void greet(struct stage *stage)
 
 static bool hear(struct stage *stage, struct refit_frame *frame)
 {
-    struct refit_error err;
-    return refit_io_recv_full(stage->fd, frame, sizeof *frame, refit_deadline_in_ms(WAIT_MS), "client", &err) ==
-           REFIT_OK;
+    return receive_full(stage->fd, frame, sizeof *frame, refit_deadline_in_ms(WAIT_MS));
 }
 
 /* The greeting with `len` bytes at `at` replaced is refused with `status`, and says something. */
 static void refused(struct stage *stage, size_t at, const void *data, size_t len, enum refit_status status)
 {
     struct refit_frame frame;
-    struct refit_error err;
     char text[REFIT_REFUSAL_MAX];
     uint8_t saved[64];
     memcpy(saved, stage->greeting.data + at, len);
@@ -119,8 +117,7 @@ static void refused(struct stage *stage, size_t at, const void *data, size_t len
     assert_int_equal(frame.type, REFIT_FRAME_REFUSED);
     assert_int_equal(frame.argument, status);
     assert_true(frame.length > 10 && frame.length <= REFIT_REFUSAL_MAX);
-    assert_int_equal(refit_io_recv_full(stage->fd, text, frame.length, refit_deadline_in_ms(WAIT_MS), "client", &err),
-                     REFIT_OK);
+    assert_true(receive_full(stage->fd, text, frame.length, refit_deadline_in_ms(WAIT_MS)));
     assert_false(hear(stage, &frame));
 }
 
