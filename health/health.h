@@ -91,6 +91,20 @@ struct refit_health_engine {
     int64_t write_ns, load_ns, paused_ns; /* of the last install */
 };
 
+/* What is fetched from siblings when a version was missed (sidecar/catch_up.h). */
+enum refit_health_catch_up {
+    REFIT_HEALTH_CAUGHT_UP, REFIT_HEALTH_CATCH_UP_SUPERSEDED, REFIT_HEALTH_CATCH_UP_FAILED, REFIT_HEALTH_CATCH_UPS
+};
+const char *refit_health_catch_up_name(enum refit_health_catch_up result); /* "caught-up", "superseded", "failed" */
+struct refit_health_siblings {
+    uint32_t known, heard; /* members, and those of them that have answered lately; without this replica */
+    uint64_t newest;       /* version that one of them serves; 0: none */
+    uint64_t disputed;     /* version that they serve with different digests; 0: none */
+    uint64_t fetching;     /* version that is being fetched; 0: none */
+    uint64_t results[REFIT_HEALTH_CATCH_UPS];
+    char waiting[REFIT_ERROR_TEXT_MAX]; /* for what; empty: for nothing */
+};
+
 /* All that is known now; pointers are borrowed. */
 struct refit_health_view {
     bool started; /* bound and reserved */
@@ -99,6 +113,7 @@ struct refit_health_view {
     const struct refit_receiver_snapshot *receiver; /* NULL: not open yet */
     const struct refit_session_snapshot *session;   /* running or latest; NULL: none */
     const struct refit_health_engine *engine;       /* NULL: engines attach */
+    const struct refit_health_siblings *siblings;   /* NULL: it has none */
     const struct refit_health_totals *totals;
     uint64_t ready_min_version;
     bool startup_needs_weights;
@@ -125,10 +140,15 @@ bool refit_health_metrics(const struct refit_health_view *view, bool openmetrics
 /* The objects of docs/api.md; new, NULL when out of memory. */
 json_t *refit_health_session_json(const struct refit_session_snapshot *session);
 json_t *refit_health_weights_json(const struct refit_receiver_snapshot *receiver);
+/* {"version": 9, "behind": 2, ...}: siblings serve a newer version than this replica, or it serves none; else JSON null. */
+json_t *refit_health_stale_json(const struct refit_health_view *view);
 json_t *refit_health_version_json(const struct refit_version *version);
 json_t *refit_health_history_json(const struct refit_health_history *history);
 /* GET /status: all that the page shows. */
 json_t *refit_health_status_json(const struct refit_health_view *view, const struct refit_health_history *history);
+
+/* What is served now, by the slots or by an engine that installs weights itself; 0: nothing. */
+uint64_t refit_health_served(const struct refit_health_view *view);
 
 bool refit_health_is_terminal(enum refit_phase phase);
 bool refit_health_is_retryable(enum refit_status status); /* the same request may succeed later */

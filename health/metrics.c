@@ -199,6 +199,23 @@ static void session_metrics(const struct refit_session_snapshot *session, struct
     refit_exposition_u64(x, LABELS("transport", session->transport), 1);
 }
 
+static void sibling_metrics(const struct refit_health_view *view, struct refit_exposition *x)
+{
+    const struct refit_health_siblings *siblings = view->siblings;
+    uint64_t served = refit_health_served(view);
+    whole(x, GAUGE, "refit_siblings", "Siblings known, this replica aside.", siblings->known);
+    whole(x, GAUGE, "refit_siblings_heard", "Siblings that have answered lately.", siblings->heard);
+    whole(x, GAUGE, "refit_siblings_version", "Newest version that a sibling serves; 0: none.", siblings->newest);
+    whole(x, GAUGE, "refit_version_lag", "How much newer that is than the version served here, as numbers go; 0: not at all.",
+          siblings->newest > served ? siblings->newest - served : 0);
+    whole(x, GAUGE, "refit_siblings_disputed", "1 while siblings serve one version with different digests.",
+          siblings->disputed != 0);
+    refit_exposition_family(x, COUNTER, "refit_catch_ups", "Versions fetched from siblings, by result.");
+    for (int i = 0; i < REFIT_HEALTH_CATCH_UPS; i++)
+        refit_exposition_u64(x, LABELS("result", refit_health_catch_up_name((enum refit_health_catch_up)i)),
+                             siblings->results[i]);
+}
+
 bool refit_health_metrics(const struct refit_health_view *view, bool openmetrics, struct refit_buf *out)
 {
     struct refit_exposition x = {.out = out, .openmetrics = openmetrics};
@@ -211,6 +228,8 @@ bool refit_health_metrics(const struct refit_health_view *view, bool openmetrics
         pin_metrics(&view->receiver->bank, view->now_ms, &x);
         refit_metrics(view->receiver, &x);
     }
+    if (view->siblings)
+        sibling_metrics(view, &x);
     if (view->totals) {
         byte_totals(view->totals, &x);
         time_totals(view->totals, &x);

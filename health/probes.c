@@ -58,6 +58,12 @@ static const struct refit_version *served_version(const struct refit_health_view
     return slot ? &slot->version : NULL;
 }
 
+uint64_t refit_health_served(const struct refit_health_view *view)
+{
+    const struct refit_version *version = served_version(view);
+    return version ? version->version : 0;
+}
+
 static struct refit_health_verdict verdict(const struct refit_health_view *view, struct checks *checks)
 {
     const struct refit_bank_slot *slot = served(view);
@@ -103,9 +109,11 @@ static void check_engine(const struct refit_health_view *view, struct checks *ch
 static void check_version(const struct refit_health_view *view, struct checks *checks)
 {
     const struct refit_version *version = served_version(view);
-    check(checks, "version", version, "%s",
-          view->receiver->bank.adopting ? "waiting for engines to hand their slots back after a restart"
-                                        : "no version is served yet");
+    const char *siblings = view->siblings ? view->siblings->waiting : "";
+    if (view->receiver->bank.adopting)
+        check(checks, "version", version, "waiting for engines to hand their slots back after a restart");
+    else
+        check(checks, "version", version, "no version is served yet%s%s", *siblings ? "; siblings: " : "", siblings);
     if (version && view->ready_min_version)
         check(checks, "minimum-version", version->version >= view->ready_min_version,
               "version %" PRIu64 " is served, at least %" PRIu64 " is asked for", version->version,

@@ -139,6 +139,27 @@ json_t *refit_health_weights_json(const struct refit_receiver_snapshot *receiver
     return out;
 }
 
+static const char *const result_names[] = {"caught-up", "superseded", "failed"};
+_Static_assert(sizeof result_names / sizeof *result_names == REFIT_HEALTH_CATCH_UPS, "a name for each");
+
+const char *refit_health_catch_up_name(enum refit_health_catch_up result)
+{
+    return result_names[result];
+}
+
+json_t *refit_health_stale_json(const struct refit_health_view *view)
+{
+    const struct refit_health_siblings *siblings = view->siblings;
+    uint64_t served = refit_health_served(view);
+    if (!siblings || (served != 0 && siblings->newest <= served))
+        return json_null();
+    json_t *waiting = json_string(siblings->waiting); /* with a sibling's words in it, so perhaps not UTF-8 */
+    return json_pack("{s:o, s:o, s:o, s:I, s:I, s:o}", "version", refit_json_u64(siblings->newest), "behind",
+                     refit_json_u64(siblings->newest > served ? siblings->newest - served : 0), "fetching",
+                     refit_json_u64(siblings->fetching), "siblings", (json_int_t)siblings->known, "heard",
+                     (json_int_t)siblings->heard, "reason", waiting ? waiting : json_string("(not UTF-8)"));
+}
+
 static json_t *engine_json(const struct refit_health_engine *engine)
 {
     json_t *reason = json_string(engine->reason); /* with an engine's words in it, so perhaps not UTF-8 */
@@ -160,6 +181,8 @@ json_t *refit_health_status_json(const struct refit_health_view *view, const str
     set(out, "weights", view->receiver ? refit_health_weights_json(view->receiver) : json_null());
     if (view->engine)
         set(out, "engine", engine_json(view->engine));
+    if (view->siblings)
+        set(out, "stale", refit_health_stale_json(view));
     set(out, "refit", view->session ? refit_health_session_json(view->session) : json_null());
     return out;
 }

@@ -86,6 +86,8 @@ static enum refit_status check_allowed(const struct refit_receiver *receiver, co
 
 static bool replaces(const struct refit_request *request, const struct refit_request *running)
 {
+    if (request->catch_up || running->catch_up)
+        return running->catch_up && request->epoch != 0;
     return request->version > running->version ||
            (request->version == running->version && request->epoch >= running->epoch);
 }
@@ -101,6 +103,9 @@ static enum refit_status check_running(const struct refit_receiver *receiver, co
         return REFIT_OK;
     if (refit_session_is_early(running) && replaces(request, &running->request))
         return REFIT_OK;
+    if (running->request.catch_up) /* commits by itself at once */
+        return refit_fail(err, REFIT_BUSY, "version %" PRIu64 ", fetched from another replica, is being committed; retry",
+                          running->request.version);
     return refit_fail(err, REFIT_CONFLICT, "refit %s of version %" PRIu64 " is in phase %s; commit or abort it, or "
                       "publish a newer version before it is staged", running->id, running->request.version,
                       refit_phase_name(running->phase));
@@ -225,7 +230,7 @@ enum refit_status refit_receiver_begin(struct refit_receiver *receiver, const st
     enum refit_status status = refit_request_check(&receiver->config, in, &request, err);
     if (status == REFIT_OK)
         status = check_layout(receiver, err);
-    if (status == REFIT_OK && request.epoch != 0)
+    if (status == REFIT_OK && request.source[0] != '\0')
         status = refit_receiver_card(receiver, request.transport, &card, err);
     if (status != REFIT_OK)
         return status;

@@ -45,7 +45,7 @@ enum refit_commit_mode { REFIT_COMMIT_BARRIER, REFIT_COMMIT_AUTO };
 struct refit_request {
     uint64_t version;
     char label[64];
-    uint64_t epoch;                       /* 0 for a checkpoint */
+    uint64_t epoch;                       /* 0 for a checkpoint and for catch_up */
     char publish_id[REFIT_PUBLISH_ID_MAX];
     char source[REFIT_SHA256_HEX_MAX];    /* digest of a layout that was put; empty for a checkpoint */
     char checkpoint[1024];                /* path relative to the root; empty for a lead's publish */
@@ -60,6 +60,8 @@ struct refit_request {
     json_t *unchanged;                    /* the names of what is (layouts/wanted.h); a session retains it */
     char resume[REFIT_REFIT_ID_MAX];      /* a refit that broke off, whose landed bytes are this one's; empty: none */
     uint32_t first_rank, rank_count;      /* the ranks that the lead takes this refitd for; count 0: it did not say */
+    bool catch_up;                        /* of nobody's epoch: this replica fetches from others what they serve. `digest` must be
+                                           * given. It takes no other refit's place, and gives way to any of a lead. */
 };
 
 enum refit_phase {

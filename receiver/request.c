@@ -58,8 +58,10 @@ enum refit_status refit_request_check_kv(const char *kv, struct refit_error *err
 
 static enum refit_status check_publish(struct refit_request *request, struct refit_error *err)
 {
-    if (request->epoch == 0)
+    if (request->epoch == 0 && !request->catch_up)
         return refit_fail(err, REFIT_INVALID, "refit from a source: 'epoch' must be the one that POST /v1/lead gave");
+    if (request->catch_up && (request->epoch != 0 || request->digest[0] == '\0'))
+        return refit_fail(err, REFIT_INVALID, "catching up: it has a 'digest', and no 'epoch'");
     if (request->publish_id[0] == '\0')
         return refit_fail(err, REFIT_INVALID, "refit from a source: 'publish_id' must not be empty");
     if (request->transport[0] == '\0')

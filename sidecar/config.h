@@ -64,6 +64,11 @@ struct refit_config {
     uint64_t streams, rate, nice;
     uint64_t deadline_ms, deadline_max_ms, staged_ttl_ms, lead_ttl_ms;
     uint64_t relay_silence_ms, relay_stall_ms;
+    /* siblings */
+    char siblings[REFIT_CONFIG_TEXT_MAX]; /* as sender/members.h has it */
+    uint64_t siblings_poll_ms;
+    char siblings_cacert[REFIT_CONFIG_TEXT_MAX], siblings_cert[REFIT_CONFIG_TEXT_MAX];
+    char siblings_key[REFIT_CONFIG_TEXT_MAX], siblings_token_file[REFIT_CONFIG_TEXT_MAX];
     /* probes */
     uint64_t ready_min_version;
     bool startup_needs_weights;

@@ -104,6 +104,10 @@ void refit_sidecar_look(struct refit_sidecar *sidecar, struct refit_snapshots *o
     out->view.receiver = &out->receiver;
     if (sidecar->driver)
         look_at_engine(sidecar->driver, out);
+    if (sidecar->catch_up) {
+        refit_catch_up_read(sidecar->catch_up, &out->siblings);
+        out->view.siblings = &out->siblings;
+    }
     if (refit_receiver_session(sidecar->receiver, NULL, &out->session, NULL) == REFIT_OK)
         out->view.session = &out->session;
 }
@@ -150,6 +154,18 @@ static void note_replaced(struct refit_sidecar *sidecar, const char *latest)
         refit_health_history_forget(&sidecar->history, id);
 }
 
+/* Once draining was asked for, nothing is fetched any more. */
+static void tell_catch_up(struct refit_sidecar *sidecar, const struct refit_snapshots *now)
+{
+    const struct refit_health_engine *engine = now->view.engine;
+    if (!sidecar->catch_up)
+        return;
+    if (sidecar->drain_asked)
+        refit_catch_up_halt(sidecar->catch_up);
+    else
+        refit_catch_up_look(sidecar->catch_up, refit_health_served(&now->view), !engine || engine->looked);
+}
+
 static void serve_change(struct refit_sidecar *sidecar, const struct refit_snapshots *now)
 {
     note_active(sidecar, now);
@@ -161,6 +177,7 @@ static void serve_change(struct refit_sidecar *sidecar, const struct refit_snaps
     }
     sidecar->served_ns = refit_clock_ns();
     refit_initial_step(sidecar, now);
+    tell_catch_up(sidecar, now);
     refit_watch_serve(sidecar);
 }
 
@@ -382,6 +399,18 @@ static void fail(struct refit_sidecar *sidecar, const struct refit_error *err)
 
 static void close_receiver(struct refit_sidecar *sidecar, struct refit_receiver *receiver);
 
+static enum refit_status start_catch_up(struct refit_sidecar *sidecar, struct refit_error *err)
+{
+    const struct refit_catch_up_config config = {
+        .config = sidecar->config,
+        .receiver = sidecar->receiver,
+        .traffic = &sidecar->traffic,
+        .notify = wake,
+        .context = sidecar,
+    };
+    return sidecar->config->siblings[0] ? refit_catch_up_start(&config, &sidecar->catch_up, err) : REFIT_OK;
+}
+
 static void finish_open(struct refit_job *job)
 {
     struct passage *passage = (struct passage *)job;
@@ -395,7 +424,7 @@ static void finish_open(struct refit_job *job)
         sidecar->receiver = passage->receiver;
         sidecar->data_port = data_port_of(sidecar->receiver);
         refit_receiver_set_notify(sidecar->receiver, wake, sidecar);
-        if (announce(sidecar, &passage->err))
+        if (start_catch_up(sidecar, &passage->err) || announce(sidecar, &passage->err))
             fail(sidecar, &passage->err);
         wake(sidecar);
     }
@@ -405,6 +434,9 @@ static void finish_open(struct refit_job *job)
 static void run_close(struct refit_job *job)
 {
     struct refit_driver *driver = ((struct passage *)job)->sidecar->driver;
+    struct refit_catch_up *catch_up = ((struct passage *)job)->sidecar->catch_up;
+    ((struct passage *)job)->sidecar->catch_up = NULL; /* looked at only while there is a receiver */
+    refit_catch_up_stop(catch_up);
     if (driver)
         refit_driver_stop(driver);
     refit_receiver_close(((struct passage *)job)->receiver);
@@ -482,6 +514,8 @@ static void drain(struct refit_sidecar *sidecar, int number)
     refit_notify("STOPPING=1");
     evtimer_add(sidecar->drain, &limit);
     sidecar->receiver = NULL;
+    if (sidecar->catch_up)
+        refit_catch_up_halt(sidecar->catch_up);
     if (receiver) {
         refit_watch_serve(sidecar); /* ends those who wait */
         sidecar->leaving = receiver;
@@ -584,6 +618,7 @@ static void destroy(struct refit_sidecar *sidecar)
     refit_routes_destroy(sidecar->admin_routes);
     refit_guard_close(sidecar->guard);
     refit_audit_close();
+    refit_catch_up_stop(sidecar->catch_up);
     if (sidecar->driver)
         refit_driver_stop(sidecar->driver);
     refit_receiver_close(sidecar->receiver);

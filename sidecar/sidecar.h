@@ -14,6 +14,7 @@
 #include "drivers/driver.h"
 #include "health/health.h"
 #include "sidecar/audit.h"
+#include "sidecar/catch_up.h"
 #include "sidecar/config.h"
 #include "sidecar/guard.h"
 #include "sidecar/http_server.h"
@@ -60,6 +61,7 @@ struct refit_sidecar {
     uint64_t active_version; /* as last seen, for the audit line */
     char active_digest[REFIT_SHA256_HEX_MAX];
     struct refit_initial initial;
+    struct refit_catch_up *catch_up; /* NULL: no siblings */
     bool opening, draining;
     bool drain_asked; /* POST /drain: nothing new begins, what runs goes on */
     struct refit_error failure; /* status 0: none */
@@ -75,7 +77,8 @@ struct refit_snapshots {
     struct refit_receiver_snapshot receiver;
     struct refit_session_snapshot session;
     struct refit_health_engine engine;
-    struct refit_health_view view; /* points at the three above */
+    struct refit_health_siblings siblings;
+    struct refit_health_view view; /* points at those above */
 };
 /* Such a job has left its worker. */
 void refit_sidecar_landed(struct refit_sidecar *sidecar);

@@ -8,9 +8,12 @@
 
 void refit_handle_weights(const struct refit_call *call, struct refit_reply *reply)
 {
-    struct refit_receiver_snapshot now;
-    refit_receiver_read(call->receiver, &now);
-    refit_reply_json(reply, 200, refit_health_weights_json(&now));
+    struct refit_snapshots now;
+    refit_sidecar_look(call->sidecar, &now);
+    json_t *body = refit_health_weights_json(&now.receiver);
+    if (body && now.view.siblings)
+        json_object_set_new(body, "stale", refit_health_stale_json(&now.view));
+    refit_reply_json(reply, 200, body);
 }
 
 static enum refit_status read_rollback(const struct refit_call *call, struct refit_rollback *rollback, char *kv,

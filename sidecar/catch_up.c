@@ -1,0 +1,653 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sidecar/catch_up.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/host.h"
+#include "base/io.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "receiver/fleet.h"
+#include "sidecar/audit.h"
+#include "sidecar/siblings.h"
+
+#define ASKED_AT_ONCE 8   /* siblings in a round */
+#define ASKED_AT_START 32 /* before the first pause */
+#define SOURCES_MAX 2
+#define CANDIDATES_MAX 16
+#define CALL_MS 2000
+#define LAYOUT_MS 30000
+#define TRY_MAX_MS 600000
+#define PAUSE_MIN_MS 500
+#define PAUSE_MAX_MS 30000
+#define LOOK_MS 200 /* at a refit that runs, beside being told that it changed */
+
+struct refit_catch_up {
+    struct refit_catch_up_config config;
+    struct refit_credentials *credentials;
+    struct refit_members *members;
+    pthread_t thread;
+    char domain[REFIT_BOOT_ID_MAX];
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* on CLOCK_MONOTONIC */
+    bool stopping, halted, woken;
+    uint64_t served; /* as the loop says */
+    bool settled;
+    struct refit_health_siblings shown;
+
+    /* of the thread */
+    struct refit_siblings siblings;
+    struct refit_siblings_choice choice;
+    int64_t members_ns; /* no look at who they are before */
+    int64_t next_ns;  /* no try before */
+    int64_t pause_ms; /* after failures */
+    bool started;     /* the first round is over */
+    bool members_failed;
+    char complaint[REFIT_ERROR_TEXT_MAX]; /* why the last try failed; empty: it did not */
+};
+
+/* --- what others see --------------------------------------------------------------------------------------------- */
+
+void refit_catch_up_read(struct refit_catch_up *self, struct refit_health_siblings *out)
+{
+    pthread_mutex_lock(&self->lock);
+    *out = self->shown;
+    pthread_mutex_unlock(&self->lock);
+}
+
+void refit_catch_up_look(struct refit_catch_up *self, uint64_t version, bool settled)
+{
+    pthread_mutex_lock(&self->lock);
+    self->served = version;
+    self->settled = settled;
+    self->woken = true;
+    pthread_cond_signal(&self->changed);
+    pthread_mutex_unlock(&self->lock);
+}
+
+void refit_catch_up_halt(struct refit_catch_up *self)
+{
+    pthread_mutex_lock(&self->lock);
+    self->halted = true;
+    pthread_cond_signal(&self->changed);
+    pthread_mutex_unlock(&self->lock);
+}
+
+static bool is_over(struct refit_catch_up *self)
+{
+    pthread_mutex_lock(&self->lock);
+    bool over = self->stopping || self->halted;
+    pthread_mutex_unlock(&self->lock);
+    return over;
+}
+
+/* Until then, or until it is to stop; with `woken` also until something changes here. */
+static void rest(struct refit_catch_up *self, int64_t ms, bool woken)
+{
+    struct timespec until = refit_deadline_timespec(refit_deadline_in_ms(ms));
+    pthread_mutex_lock(&self->lock);
+    while (!self->stopping && !(woken && self->woken) &&
+           pthread_cond_timedwait(&self->changed, &self->lock, &until) == 0)
+        ;
+    self->woken = false;
+    pthread_mutex_unlock(&self->lock);
+}
+
+/* Between three quarters and five quarters of it, so that those who started together do not ask together. */
+static int64_t jitter(int64_t ms)
+{
+    uint32_t random;
+    refit_io_random(&random, sizeof random);
+    return ms * 3 / 4 + (int64_t)(random % 1024) * ms / 2048;
+}
+
+static void show(struct refit_catch_up *self, uint64_t fetching, const char *waiting)
+{
+    const struct refit_siblings *siblings = &self->siblings;
+    uint32_t known = 0;
+    for (size_t i = 0; i < siblings->count; i++)
+        known += !siblings->item[i].self;
+    pthread_mutex_lock(&self->lock);
+    struct refit_health_siblings *shown = &self->shown, before = *shown;
+    shown->known = known;
+    shown->heard = self->choice.heard;
+    shown->newest = self->choice.newest;
+    shown->disputed = self->choice.disputed;
+    shown->fetching = fetching;
+    snprintf(shown->waiting, sizeof shown->waiting, "%s", waiting);
+    bool differs = memcmp(&before, shown, sizeof before) != 0;
+    pthread_mutex_unlock(&self->lock);
+    if (before.disputed != shown->disputed && shown->disputed)
+        refit_log_event(REFIT_LOG_ERROR, "siblings serve one version with different digests",
+                        refit_log_u64("version", self->choice.disputed));
+    if (differs)
+        self->config.notify(self->config.context);
+}
+
+/* --- asking them ------------------------------------------------------------------------------------------------- */
+
+static enum refit_status open_control(const struct refit_catch_up *self, const struct refit_sibling *sibling,
+                                      struct refit_control *out, struct refit_error *err)
+{
+    enum refit_status status = refit_control_init(out, sibling->url, err);
+    out->credentials = self->credentials;
+    return status;
+}
+
+/* The ranks of a layout that is not ours are those of the document, which is fetched once per process that serves it. */
+static enum refit_status count_ranks(struct refit_catch_up *self, struct refit_control *control, const char *digest,
+                                     uint32_t *out, struct refit_error *err)
+{
+    struct refit_layout *layout = refit_bank_layout(refit_receiver_bank(self->config.receiver));
+    enum refit_status status = REFIT_OK;
+    if (!layout || strcmp(refit_layout_digest(layout), digest) != 0) {
+        refit_layout_release(layout);
+        layout = NULL;
+        status = refit_control_layout(control, refit_deadline_in_ms(LAYOUT_MS), &layout, err);
+    }
+    if (status == REFIT_OK)
+        *out = refit_layout_ranks(layout);
+    refit_layout_release(layout);
+    return status;
+}
+
+/* Which part of its replica a process holds, and where it is: the same for as long as it lives. */
+static enum refit_status get_to_know(struct refit_catch_up *self, struct refit_sibling *sibling,
+                                     struct refit_control *control, struct refit_error *err)
+{
+    json_t *host = NULL;
+    const char *domain = "";
+    int64_t first = 0, count = -1;
+    uint32_t ranks = 0;
+    if (!sibling->layout[0] || strcmp(sibling->instance, control->instance) == 0)
+        return REFIT_OK; /* no engine has attached there, so there is nothing to fetch either */
+    enum refit_status status = refit_control_host(control, refit_deadline_in_ms(CALL_MS), &host, err);
+    if (status == REFIT_OK)
+        status = refit_json_opt_string(host, "boot_id", "host", &domain, err);
+    const json_t *held = json_object_get(host, "ranks");
+    if (status == REFIT_OK && held)
+        status = refit_json_get_int(held, "first", "ranks", 0, INT32_MAX, &first, err);
+    if (status == REFIT_OK && held)
+        status = refit_json_get_int(held, "count", "ranks", 1, INT32_MAX, &count, err);
+    if (status == REFIT_OK)
+        status = count_ranks(self, control, sibling->layout, &ranks, err);
+    if (status == REFIT_OK) {
+        snprintf(sibling->domain, sizeof sibling->domain, "%s", domain);
+        sibling->whole = count < 0 || (first == 0 && count == (int64_t)ranks);
+        memcpy(sibling->instance, control->instance, sizeof sibling->instance);
+    }
+    json_decref(host);
+    return status;
+}
+
+static void ask(struct refit_catch_up *self, struct refit_sibling *sibling)
+{
+    struct refit_control control;
+    struct refit_error err;
+    json_t *weights = NULL;
+    int64_t pause_ms = (int64_t)self->config.config->siblings_poll_ms * 3 / 4;
+    enum refit_status status = open_control(self, sibling, &control, &err);
+    if (status == REFIT_OK)
+        status = refit_control_call(&control, REFIT_HTTP_GET, "/v1/weights", NULL, refit_deadline_in_ms(CALL_MS), &weights,
+                                    &err);
+    sibling->self = status == REFIT_OK && strcmp(control.instance, refit_receiver_instance(self->config.receiver)) == 0;
+    if (status == REFIT_OK)
+        status = refit_sibling_heard(sibling, weights, refit_clock_ns(), pause_ms, &err);
+    if (status == REFIT_OK && !sibling->self)
+        status = get_to_know(self, sibling, &control, &err);
+    if (status != REFIT_OK) {
+        refit_sibling_failed(sibling, refit_clock_ns());
+        refit_log_event(REFIT_LOG_DEBUG, "sibling did not answer", refit_log_text("sibling", sibling->url),
+                        REFIT_LOG_CAUSE(&err));
+    }
+    json_decref(weights);
+}
+
+static void follow_members(struct refit_catch_up *self)
+{
+    struct refit_membership now;
+    struct refit_error err;
+    if (refit_clock_ns() < self->members_ns)
+        return;
+    self->members_ns = refit_clock_ns() + (int64_t)self->config.config->siblings_poll_ms * 1000000 / 2;
+    enum refit_status status = refit_members_read(self->members, refit_deadline_in_ms(CALL_MS), &now, &err);
+    if (status == REFIT_OK) {
+        status = refit_siblings_follow(&self->siblings, &now, &err);
+        refit_membership_release(&now);
+    }
+    if (status != REFIT_OK && !self->members_failed)
+        refit_log_event(REFIT_LOG_WARN, "siblings are not known now", REFIT_LOG_CAUSE(&err));
+    self->members_failed = status != REFIT_OK;
+}
+
+/* What is served here. False: not known yet. */
+static bool look_here(struct refit_catch_up *self, struct refit_siblings_own *own, struct refit_receiver_snapshot *now)
+{
+    refit_receiver_read(self->config.receiver, now);
+    const struct refit_bank_snapshot *bank = &now->bank;
+    *own = (struct refit_siblings_own){.version = 0};
+    snprintf(own->domain, sizeof own->domain, "%s", self->domain);
+    if (bank->active < bank->slots)
+        own->version = bank->slot[bank->active].version.version;
+    for (uint32_t i = 0; i < bank->slots; i++)
+        if (bank->slot[i].state == REFIT_SLOT_RETAINED && bank->slot[i].version.version > own->version &&
+            bank->slot[i].version.version > own->back_from)
+            own->back_from = bank->slot[i].version.version;
+    pthread_mutex_lock(&self->lock);
+    bool settled = self->settled;
+    if (self->served > own->version)
+        own->version = self->served;
+    pthread_mutex_unlock(&self->lock);
+    return settled && !bank->adopting;
+}
+
+/* A few, and at the start more, until one of them has what is missing here. */
+static void ask_around(struct refit_catch_up *self, const struct refit_siblings_own *own)
+{
+    unsigned most = self->started ? ASKED_AT_ONCE : ASKED_AT_START;
+    struct refit_sibling *sibling;
+    for (unsigned asked = 0; asked < most && !is_over(self); asked++) {
+        sibling = refit_siblings_due(&self->siblings, refit_clock_ns());
+        if (!sibling)
+            break;
+        ask(self, sibling);
+        refit_siblings_choose(&self->siblings, own, refit_clock_ns(), &self->choice);
+        if (asked >= ASKED_AT_ONCE && self->choice.version.version)
+            break;
+    }
+    refit_siblings_choose(&self->siblings, own, refit_clock_ns(), &self->choice);
+    self->started = self->siblings.count > 0;
+}
+
+/* --- one try ----------------------------------------------------------------------------------------------------- */
+
+struct try {
+    struct refit_control_version version;
+    struct refit_layout *own;
+    char publish_id[REFIT_PUBLISH_ID_MAX];
+    char token[2 * REFIT_TOKEN_BYTES + 1];
+    struct refit_deadline deadline;
+    struct refit_ticket ticket;
+    struct refit_sibling *candidate[CANDIDATES_MAX]; /* of self->siblings, which stands still meanwhile */
+    size_t candidates;
+    struct refit_sibling *source[SOURCES_MAX];
+    size_t sources, asked;
+    uint32_t source_ranks;
+};
+
+static void make_names(struct try *try)
+{
+    uint8_t token[REFIT_TOKEN_BYTES];
+    uint64_t random;
+    refit_io_random(&random, sizeof random);
+    refit_io_random(token, sizeof token);
+    snprintf(try->publish_id, sizeof try->publish_id, "catch-up-%" PRIu64 "-%016" PRIx64, try->version.version, random);
+    for (size_t i = 0; i < sizeof token; i++)
+        snprintf(try->token + 2 * i, 3, "%02x", token[i]);
+}
+
+/* The layout that the bytes come in, known to the receiver from now on. */
+static enum refit_status take_source(struct refit_catch_up *self, struct try *try, struct refit_error *err)
+{
+    struct refit_control control;
+    struct refit_layout *layout = NULL;
+    size_t len;
+    enum refit_status status = REFIT_OK;
+    if (strcmp(refit_layout_digest(try->own), try->candidate[0]->layout) == 0)
+        layout = refit_layout_retain(try->own);
+    else
+        status = open_control(self, try->candidate[0], &control, err);
+    if (status == REFIT_OK && !layout)
+        status = refit_control_layout(&control, refit_deadline_in_ms(LAYOUT_MS), &layout, err);
+    if (status != REFIT_OK)
+        return status;
+    const char *text = refit_layout_text(layout, &len);
+    try->source_ranks = refit_layout_ranks(layout);
+    if (strcmp(refit_layout_digest(layout), try->candidate[0]->layout) == 0)
+        status = refit_receiver_put_source(self->config.receiver, refit_layout_digest(layout), text, len, err);
+    else
+        status = refit_fail(err, REFIT_STALE, "%s serves another layout than a moment ago", try->candidate[0]->url);
+    refit_layout_release(layout);
+    return status;
+}
+
+static enum refit_status begin(struct refit_catch_up *self, struct try *try, struct refit_error *err)
+{
+    struct refit_request request = {.version = try->version.version, .commit = REFIT_COMMIT_AUTO, .kv = "flush",
+                                    .transport = "tcp", .catch_up = true};
+    json_t *fleet = json_pack("{s:s, s:s, s:i, s:i, s:[{s:s, s:s}]}", "id", try->publish_id, "token", try->token, "self", 0,
+                              "sources", SOURCES_MAX, "members", "name", "this replica", "domain",
+                              self->domain[0] ? self->domain : "unknown");
+    snprintf(request.label, sizeof request.label, "%s", try->version.label);
+    snprintf(request.digest, sizeof request.digest, "%s", try->version.digest);
+    snprintf(request.publish_id, sizeof request.publish_id, "%s", try->publish_id);
+    snprintf(request.source, sizeof request.source, "%s", try->candidate[0]->layout);
+    refit_sha256_hex(try->publish_id, strlen(try->publish_id), request.body_digest);
+    request.deadline_ms = refit_deadline_left_ms(try->deadline);
+    enum refit_status status = fleet ? refit_fleet_from_json(fleet, &request.fleet, err)
+                                     : refit_fail_alloc(err, "a request", sizeof request);
+    if (status == REFIT_OK)
+        status = refit_receiver_begin(self->config.receiver, &request, &try->ticket, err);
+    if (status == REFIT_OK) {
+        refit_traffic_note(self->config.traffic, try->ticket.id, &request);
+        refit_audit("--siblings", "begin", refit_log_text("refit", try->ticket.id),
+                    refit_log_u64("version", request.version), refit_log_text("label", request.label),
+                    refit_log_text("digest", request.digest), refit_log_text("from", try->candidate[0]->url));
+    }
+    refit_fleet_release(request.fleet);
+    json_decref(fleet);
+    return status;
+}
+
+static json_t *order_for(const struct try *try)
+{
+    return json_pack("{s:o, s:s, s:s, s:I, s:s, s:O, s:s, s:I}", "version", refit_json_u64(try->version.version), "refit",
+                     try->publish_id, "token", try->token, "holder", (json_int_t)(try->source_ranks + 1 + try->sources),
+                     "transport", "tcp", "card", try->ticket.card, "layout", refit_layout_digest(try->own), "deadline_ms",
+                     (json_int_t)refit_deadline_left_ms(try->deadline));
+}
+
+/* One that does not know our layout says so, and is given it. */
+static enum refit_status ask_to_serve(struct refit_catch_up *self, const struct try *try,
+                                      const struct refit_sibling *sibling, struct refit_error *err)
+{
+    struct refit_control control;
+    size_t len;
+    const char *digest = refit_layout_digest(try->own), *text = refit_layout_text(try->own, &len);
+    json_t *order = order_for(try);
+    if (!order)
+        return refit_fail_alloc(err, "an order", 0);
+    enum refit_status status = open_control(self, sibling, &control, err);
+    if (status == REFIT_OK)
+        status = refit_control_serve(&control, order, refit_deadline_in_ms(LAYOUT_MS), err);
+    if (status == REFIT_NOT_FOUND && strstr(err->text, digest)) {
+        status = refit_control_put_source(&control, digest, text, len, refit_deadline_in_ms(LAYOUT_MS), err);
+        if (status == REFIT_OK)
+            status = refit_control_serve(&control, order, refit_deadline_in_ms(LAYOUT_MS), err);
+    }
+    json_decref(order);
+    return status;
+}
+
+/* As many as there is room for, one after the other; whoever does not want to is passed over. */
+static enum refit_status find_sources(struct refit_catch_up *self, struct try *try, struct refit_error *err)
+{
+    enum refit_status status = REFIT_OK;
+    while (try->asked < try->candidates && try->sources < SOURCES_MAX && !is_over(self)) {
+        struct refit_sibling *sibling = try->candidate[try->asked++];
+        status = ask_to_serve(self, try, sibling, err);
+        if (status == REFIT_OK) {
+            try->source[try->sources++] = sibling;
+            continue;
+        }
+        refit_sibling_failed(sibling, refit_clock_ns());
+        refit_log_event(REFIT_LOG_INFO, "sibling does not serve what is missing here", refit_log_text("refit", try->ticket.id),
+                        refit_log_u64("version", try->version.version), refit_log_text("sibling", sibling->url),
+                        REFIT_LOG_CAUSE(err));
+    }
+    if (try->sources > 0)
+        return REFIT_OK;
+    return status != REFIT_OK ? status : refit_fail(err, REFIT_ABORTED, "refitd is shutting down");
+}
+
+/* *superseded: a publish took its place. */
+static enum refit_status await(struct refit_catch_up *self, const struct try *try, bool *superseded,
+                               struct refit_error *err)
+{
+    struct refit_session_snapshot now, latest;
+    for (;;) {
+        enum refit_status status = refit_receiver_session(self->config.receiver, try->ticket.id, &now, err);
+        if (status != REFIT_OK)
+            return status;
+        if (now.phase == REFIT_PHASE_COMMITTED)
+            return REFIT_OK;
+        if (now.phase == REFIT_PHASE_ABORTED)
+            break;
+        if (is_over(self))
+            return refit_fail(err, REFIT_ABORTED, "refitd is shutting down");
+        rest(self, LOOK_MS, true);
+    }
+    *superseded = refit_receiver_session(self->config.receiver, NULL, &latest, NULL) == REFIT_OK &&
+                  strcmp(latest.id, now.id) != 0;
+    *err = now.error;
+    return err->status;
+}
+
+/* Those who were asked and did not deliver are not the first to be asked again. */
+static void blame(struct try *try, enum refit_status status)
+{
+    if (status != REFIT_PEER && status != REFIT_CORRUPT && status != REFIT_TIMEOUT)
+        return;
+    for (size_t i = 0; i < try->sources; i++)
+        refit_sibling_failed(try->source[i], refit_clock_ns());
+}
+
+static enum refit_status run_try(struct refit_catch_up *self, struct try *try, bool *superseded, struct refit_error *err)
+{
+    char waiting[REFIT_URL_MAX + 64];
+    struct refit_error ignored;
+    enum refit_status status = take_source(self, try, err);
+    if (status != REFIT_OK) {
+        refit_sibling_failed(try->candidate[0], refit_clock_ns());
+        return status;
+    }
+    make_names(try);
+    snprintf(waiting, sizeof waiting, "version %" PRIu64 " is being fetched from %s", try->version.version,
+             try->candidate[0]->url);
+    status = begin(self, try, err);
+    if (status != REFIT_OK)
+        return status;
+    show(self, try->version.version, waiting);
+    status = find_sources(self, try, err);
+    if (status == REFIT_OK)
+        status = await(self, try, superseded, err);
+    else
+        (void)!refit_receiver_abort(self->config.receiver, try->ticket.id, err->text, &ignored);
+    blame(try, status);
+    json_decref(try->ticket.card);
+    return status;
+}
+
+static void count(struct refit_catch_up *self, enum refit_health_catch_up result)
+{
+    pthread_mutex_lock(&self->lock);
+    self->shown.results[result]++;
+    pthread_mutex_unlock(&self->lock);
+}
+
+static void note_failure(struct refit_catch_up *self, const struct try *try, const struct refit_error *err)
+{
+    self->pause_ms = self->pause_ms ? self->pause_ms * 2 : PAUSE_MIN_MS;
+    if (self->pause_ms > PAUSE_MAX_MS)
+        self->pause_ms = PAUSE_MAX_MS;
+    int64_t pause_ms = jitter(self->pause_ms);
+    self->next_ns = refit_clock_ns() + pause_ms * 1000000;
+    snprintf(self->complaint, sizeof self->complaint, "%s", err->text);
+    count(self, REFIT_HEALTH_CATCH_UP_FAILED);
+    refit_log_event(REFIT_LOG_WARN, "not caught up with the siblings", refit_log_text("refit", try->ticket.id),
+                    refit_log_u64("version", try->version.version), REFIT_LOG_CAUSE(err),
+                    refit_log_i64("retry_ms", pause_ms));
+}
+
+static void note_success(struct refit_catch_up *self, const struct try *try, bool superseded)
+{
+    self->pause_ms = 0;
+    self->complaint[0] = '\0';
+    count(self, superseded ? REFIT_HEALTH_CATCH_UP_SUPERSEDED : REFIT_HEALTH_CAUGHT_UP);
+    if (superseded)
+        refit_log_event(REFIT_LOG_INFO, "a publish took the place of catching up", refit_log_text("refit", try->ticket.id),
+                        refit_log_u64("version", try->version.version));
+    else
+        refit_log_event(REFIT_LOG_INFO, "caught up with the siblings", refit_log_text("refit", try->ticket.id),
+                        refit_log_u64("version", try->version.version), refit_log_text("sibling", try->source[0]->url),
+                        refit_log_u64("siblings", try->sources));
+}
+
+static void attempt(struct refit_catch_up *self)
+{
+    const struct refit_config *config = self->config.config;
+    struct try try = {.version = self->choice.version};
+    struct refit_error err;
+    bool superseded = false;
+    try.deadline = refit_deadline_in_ms(config->deadline_ms < TRY_MAX_MS ? (int64_t)config->deadline_ms : TRY_MAX_MS);
+    try.own = refit_bank_layout(refit_receiver_bank(self->config.receiver));
+    try.candidates = refit_siblings_sources(&self->siblings, &try.version, self->domain, refit_clock_ns(), try.candidate,
+                                            CANDIDATES_MAX);
+    if (try.own && try.candidates > 0) {
+        enum refit_status status = run_try(self, &try, &superseded, &err);
+        if (status == REFIT_OK || superseded)
+            note_success(self, &try, superseded);
+        else if (!is_over(self))
+            note_failure(self, &try, &err);
+    }
+    refit_layout_release(try.own);
+}
+
+/* --- the thread -------------------------------------------------------------------------------------------------- */
+
+/* Why nothing is fetched now; empty: something can be. */
+static void find_obstacle(struct refit_catch_up *self, const struct refit_siblings_own *own,
+                          const struct refit_receiver_snapshot *now, char *out, size_t size)
+{
+    const struct refit_siblings_choice *choice = &self->choice;
+    struct refit_layout *layout = refit_bank_layout(refit_receiver_bank(self->config.receiver));
+    bool part = layout && now->bank.ranks != refit_layout_ranks(layout);
+    struct refit_session_snapshot session;
+    bool runs = refit_receiver_session(self->config.receiver, NULL, &session, NULL) == REFIT_OK &&
+                !refit_health_is_terminal(session.phase);
+    *out = '\0';
+    if (choice->version.version == 0 && choice->disputed)
+        snprintf(out, size, "siblings serve version %" PRIu64 " with different digests", choice->disputed);
+    else if (choice->version.version == 0 && choice->withheld)
+        snprintf(out, size, "version %" PRIu64 " is still being published, or was gone back from", choice->withheld);
+    else if (choice->version.version == 0 && choice->newest > own->version)
+        snprintf(out, size, "version %" PRIu64 " is served by parts of replicas only", choice->newest);
+    else if (choice->version.version == 0)
+        snprintf(out, size, "none of %" PRIu32 " siblings that answered serves a newer version", choice->heard);
+    else if (!layout)
+        snprintf(out, size, "no engine has attached, so there is no layout to fill");
+    else if (part)
+        snprintf(out, size, "this is a part of a replica, whose parts switch together: a publish brings it up to date");
+    else if (now->held)
+        snprintf(out, size, "held: newer versions are not wanted here");
+    else if (runs)
+        snprintf(out, size, "refit %s of version %" PRIu64 " is under way", session.id, session.version);
+    refit_layout_release(layout);
+}
+
+static void step(struct refit_catch_up *self)
+{
+    struct refit_receiver_snapshot now;
+    struct refit_siblings_own own;
+    char waiting[REFIT_ERROR_TEXT_MAX + 64];
+    follow_members(self);
+    bool known = look_here(self, &own, &now);
+    ask_around(self, &own);
+    find_obstacle(self, &own, &now, waiting, sizeof waiting);
+    bool may = known && !waiting[0] && !is_over(self);
+    if (may && refit_clock_ns() >= self->next_ns) {
+        attempt(self);
+        look_here(self, &own, &now);
+        refit_siblings_choose(&self->siblings, &own, refit_clock_ns(), &self->choice);
+        find_obstacle(self, &own, &now, waiting, sizeof waiting);
+    }
+    if (!waiting[0] && self->complaint[0])
+        snprintf(waiting, sizeof waiting, "the last try failed: %s", self->complaint);
+    bool stale = own.version == 0 || self->choice.newest > own.version;
+    show(self, 0, stale ? waiting : "");
+}
+
+/* Until siblings are to be asked again, or what is known to be missing may be fetched. */
+static int64_t pause_of(const struct refit_catch_up *self)
+{
+    int64_t poll_ms = jitter((int64_t)self->config.config->siblings_poll_ms);
+    int64_t left_ms = (self->next_ns - refit_clock_ns()) / 1000000 + 1;
+    if (!self->choice.version.version)
+        return poll_ms;
+    if (left_ms < LOOK_MS)
+        left_ms = LOOK_MS;
+    return left_ms < poll_ms ? left_ms : poll_ms;
+}
+
+static void *catch_up_thread(void *arg)
+{
+    struct refit_catch_up *self = arg;
+    while (!is_over(self)) {
+        step(self);
+        rest(self, pause_of(self), false);
+    }
+    return NULL;
+}
+
+/* --- from start to stop ------------------------------------------------------------------------------------------ */
+
+static void destroy(struct refit_catch_up *self)
+{
+    refit_members_close(self->members);
+    refit_credentials_close(self->credentials);
+    refit_siblings_release(&self->siblings);
+    pthread_cond_destroy(&self->changed);
+    pthread_mutex_destroy(&self->lock);
+    free(self);
+}
+
+static enum refit_status open_parts(struct refit_catch_up *self, struct refit_error *err)
+{
+    const struct refit_config *config = self->config.config;
+    const struct refit_members_config members = {.list = config->siblings};
+    const struct refit_credentials_config credentials = {
+        .cacert = config->siblings_cacert,
+        .cert = config->siblings_cert,
+        .key = config->siblings_key,
+        .token_file = config->siblings_token_file,
+        .plaintext_tokens = config->insecure_plaintext_tokens,
+    };
+    enum refit_status status = refit_members_open(&members, &self->members, err);
+    if (status == REFIT_OK)
+        status = refit_credentials_open(&credentials, &self->credentials, err);
+    return status == REFIT_OK ? status : refit_error_prefix(err, status, "--siblings");
+}
+
+enum refit_status refit_catch_up_start(const struct refit_catch_up_config *config, struct refit_catch_up **out,
+                                       struct refit_error *err)
+{
+    pthread_condattr_t monotonic;
+    struct refit_catch_up *self = calloc(1, sizeof *self);
+    if (!self)
+        return refit_fail_alloc(err, "the thread that keeps up with siblings", sizeof *self);
+    self->config = *config;
+    pthread_mutex_init(&self->lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&self->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    refit_io_random(&self->siblings.seed, sizeof self->siblings.seed);
+    refit_boot_id(self->domain);
+    snprintf(self->shown.waiting, sizeof self->shown.waiting, "siblings have not been asked yet");
+    enum refit_status status = open_parts(self, err);
+    if (status == REFIT_OK)
+        status = refit_thread_start(&self->thread, catch_up_thread, self, "the thread that keeps up with siblings", err);
+    if (status != REFIT_OK) {
+        destroy(self);
+        return status;
+    }
+    *out = self;
+    return REFIT_OK;
+}
+
+void refit_catch_up_stop(struct refit_catch_up *self)
+{
+    if (!self)
+        return;
+    pthread_mutex_lock(&self->lock);
+    self->stopping = true;
+    pthread_cond_signal(&self->changed);
+    pthread_mutex_unlock(&self->lock);
+    pthread_join(self->thread, NULL);
+    destroy(self);
+}
