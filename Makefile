@@ -1,7 +1,7 @@
 # A thin front for the CMake presets. `make help` lists what there is.
 BUILD := build/dev
 
-.PHONY: help setup build test test-pod image demo bench cluster sanitize fuzz install clean
+.PHONY: help setup build test test-pod image demo bench cluster chaos sanitize fuzz install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -39,6 +39,10 @@ cluster: ## nodes in network namespaces: time against the least the links allow,
 	@scripts/setup.sh cluster
 	cmake --preset release >/dev/null && cmake --build --preset release
 	python3 bench/cluster all --build build/release --install-peer $(CLUSTER_FLAGS)
+
+chaos: build ## a fleet whose members, lead and sources are killed, stopped and cut off, for CHAOS_SECONDS=600 (root; CHAOS_SEED=N runs one again)
+	cd tests/system && REFIT_BUILD=$(CURDIR)/$(BUILD) CHAOS_SECONDS=$(or $(CHAOS_SECONDS),600) CHAOS_SEED=$(or $(CHAOS_SEED),random) \
+	  PYTHONDONTWRITEBYTECODE=1 python3 -m unittest -v test_chaos.Seeds
 
 sanitize: setup ## the suite under ASan + UBSan, then under TSan
 	cmake --preset asan-ubsan && cmake --build --preset asan-ubsan && scripts/test.sh build/asan-ubsan

@@ -80,6 +80,17 @@ static bool is_same(const struct refit_serve *serve, const struct refit_serve_re
 
 /* --- one -------------------------------------------------------------------------------------------------------- */
 
+/* One that has ended is remembered, by what look() needs. Its thread's, as soon as nothing reads the slot. */
+static void release_means(struct refit_serve *serve)
+{
+    refit_whole_stop(serve->whole);
+    refit_plan_release(serve->plan);
+    free(serve->arenas);
+    serve->whole = NULL;
+    serve->plan = NULL;
+    serve->arenas = NULL;
+}
+
 static void destroy(struct refit_serve *serve)
 {
     if (!serve)
@@ -88,9 +99,7 @@ static void destroy(struct refit_serve *serve)
     if (serve->runs)
         pthread_join(serve->thread, NULL);
     refit_dial_release(&serve->dial);
-    refit_whole_stop(serve->whole);
-    refit_plan_release(serve->plan);
-    free(serve->arenas);
+    release_means(serve);
     if (serve->pinned)
         refit_bank_unpin(serve->receiver->bank, serve->slot);
     json_decref(serve->card);
@@ -103,6 +112,7 @@ static void *serve_thread(void *arg)
     struct refit_receiver *receiver = serve->receiver;
     struct refit_error err = {.status = REFIT_OK};
     enum refit_status status = refit_dial_run(&serve->dial, &err);
+    release_means(serve);
     refit_receiver_lock(receiver);
     bool pinned = serve->pinned;
     serve->pinned = false;

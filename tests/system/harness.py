@@ -96,6 +96,8 @@ class Replica:
     """A refitd and its engine ranks: all of the layout's, or `count` of them from `first` on, for a pod of a replica that spans
     several; its readers then meet those of the other pods in the file `steps`."""
 
+    host = "127.0.0.1"
+
     def __init__(self, test, name, layout, options=(), reader_options=(), first=0, count=None, steps=None):
         self.test, self.name, self.layout = test, name, layout
         self.first, self.ranks, self.total = first, count or layout["ranks"], layout["ranks"]
@@ -113,17 +115,17 @@ class Replica:
     def start(self):
         self.starts += 1
         ports = self.test.path(f"{self.name}.{self.starts}.ports")
-        self.refitd = self.test.child(
+        self.refitd = self.child(
             f"refitd-{self.name}", tool("sidecar", "refitd"), "--socket", self.socket, "--ranks", str(self.ranks),
-            "--control", f"127.0.0.1:{self.control_port}", "--admin", "127.0.0.1:0", "--data", "127.0.0.1:0",
+            "--control", f"{self.host}:{self.control_port}", "--admin", f"{self.host}:0", "--data", f"{self.host}:0",
             "--ports-file", ports, "--log-level", "info", *self.options)
         self.ports = self.test.wait_json(ports, self.refitd)
 
     def start_readers(self, *ranks):
         ranks = ranks or range(self.first, self.first + self.ranks)
         for rank in ranks:
-            child = self.test.child(f"reader-{self.name}-{rank}", tool("tests", "system", "reader"), self.socket, self.layout_path,
-                                    str(rank), str(self.total), self.steps, *self.reader_options)
+            child = self.child(f"reader-{self.name}-{rank}", tool("tests", "system", "reader"), self.socket, self.layout_path,
+                               str(rank), str(self.total), self.steps, *self.reader_options)
             self.readers[rank] = child
         for rank in ranks:
             self.readers[rank].wait_line("attached")
@@ -131,10 +133,16 @@ class Replica:
 
     @property
     def url(self):
-        return f"http://127.0.0.1:{self.control_port}"
+        return f"http://{self.host}:{self.control_port}"
+
+    def child(self, name, *command):
+        return self.test.child(name, *command)
+
+    def connection(self, port=None):
+        return http.client.HTTPConnection(self.host, port or self.control_port, timeout=WAIT_S)
 
     def call(self, method, path, body=None, port=None):
-        connection = http.client.HTTPConnection("127.0.0.1", port or self.control_port, timeout=WAIT_S)
+        connection = self.connection(port)
         try:
             text = None if body is None else body if isinstance(body, (str, bytes)) else json.dumps(body)
             connection.request(method, path, text, {"Content-Type": "application/json"})
@@ -194,14 +202,17 @@ class SystemTest(unittest.TestCase):
             child.end()
             torn += [line for line in child.lines if line.startswith("torn")]
         if not self._outcome.success:
-            for name in self.logs():
-                with open(self.path(name), errors="replace") as log:
-                    sys.stderr.write(f"--- {name}\n" + "".join(log.readlines()[-15:]))
+            self.show_logs()
         reports = [report for name in self.logs() for report in self.reports(name)]
         self.scratch.cleanup()
         self.assertEqual(torn, [])
         if reports:
             self.fail("\n".join(reports))
+
+    def show_logs(self):
+        for name in self.logs():
+            with open(self.path(name), errors="replace") as log:
+                sys.stderr.write(f"--- {name}\n" + "".join(log.readlines()[-15:]))
 
     def logs(self):
         return sorted(name for name in os.listdir(self.scratch.name) if name.endswith(".log"))
