@@ -9,6 +9,7 @@
  *
  * plain      one blocking send loop and one receive loop per stream, from touched memory into the touched memfd
  * tcp        contiguous shards: one source rank, one destination rank, whole tensors
+ * tls        the same over TLS 1.3, against `tcp`: what encryption costs on this path
  * tcp rows   rows of 3,584 bytes: one source rank cut by columns to two destination ranks, at 1.00x the bytes
  * memcpy     one thread, from the sender's mapping to the memfd's
  * local      the same bytes, pulled by one thread and digested by both processes
@@ -27,6 +28,8 @@
 
 #include "base/clock.h"
 #include "base/io.h"
+#include "tests/tls/pki.h"
+#include "tls/tls.h"
 #include "transport/transport.h"
 
 #define ROUNDS_MAX 101
@@ -38,7 +41,7 @@
 #define TENSORS 16
 #define INBOX 256 /* completions, more than are ever owed */
 
-enum way { PLAIN, TCP, TCP_OFF, ROWS, ROWS_OFF, MEMCPY, LOCAL, LOCAL_OFF, WAYS };
+enum way { PLAIN, TCP, TCP_OFF, TLS, ROWS, ROWS_OFF, MEMCPY, LOCAL, LOCAL_OFF, WAYS };
 
 struct shape { /* one model, in two layouts */
     struct refit_layout *source, *destination;
@@ -62,6 +65,7 @@ static int source_fd, destination_fd;
 static struct shape whole, rows;
 static char directory[] = "/tmp/refit-bench-XXXXXX";
 static struct result results[ROUNDS_MAX][WAYS];
+static struct refit_tls *tls[2]; /* server, client */
 
 static void must(bool ok, const char *what)
 {
@@ -148,6 +152,24 @@ static void shape_open(struct shape *shape, uint32_t destinations, size_t row_co
         shape->to[i] = bind_rank(shape->destination, i, destination_bytes, destination_fd, &used);
 }
 
+/* They are read once, before the sender is forked. */
+static void open_tls(void)
+{
+    const struct pki_leaf leaf = {.name = "node", .ca = "ca", .san = "IP:127.0.0.1", .serial = 1};
+    static const char *const names[] = {"node.pem", "node.key", "ca.pem", "ca.key"};
+    char path[4][64];
+    struct refit_error err;
+    must(pki_make_ca(directory, "ca") && pki_make_leaf(directory, &leaf), "certificates");
+    for (int i = 0; i < 4; i++)
+        snprintf(path[i], sizeof path[i], "%s/%s", directory, names[i]);
+    for (int i = 0; i < 2; i++) {
+        const struct refit_tls_config config = {.end = i == 0 ? REFIT_TLS_SERVER : REFIT_TLS_CLIENT,
+                                                .use = REFIT_TLS_DATA,
+                                                .cert = path[0], .key = path[1], .ca = path[2]};
+        must_refit(refit_tls_open(&config, &tls[i], &err), &err);
+    }
+}
+
 static void set_up(void)
 {
     size_t row_count = (options.mib << 20) / TENSORS / (2 * ROW_ELEMENTS * 2);
@@ -160,11 +182,24 @@ static void set_up(void)
     shape_open(&whole, 1, row_count, 2 * ROW_ELEMENTS);
     shape_open(&rows, 2, row_count, 2 * ROW_ELEMENTS);
     must(mkdtemp(directory) != NULL, directory);
+    open_tls();
 }
 
 static bool runs(int way)
 {
-    return options.only == 0 || way == PLAIN || way == MEMCPY || way == (int)options.only - 1;
+    bool base = way == PLAIN || way == MEMCPY || (way == TCP && options.only == TLS + 1);
+    return options.only == 0 || base || way == (int)options.only - 1;
+}
+
+static void remove_files(void)
+{
+    static const char *const names[] = {"node.pem", "node.key", "ca.pem", "ca.key"};
+    char path[64];
+    for (int i = 0; i < 4; i++) {
+        snprintf(path, sizeof path, "%s/%s", directory, names[i]);
+        unlink(path);
+    }
+    rmdir(directory);
 }
 
 /* ---- messages between the two processes ---- */
@@ -299,7 +334,8 @@ static struct refit_endpoint_config config_of(int way, const uint8_t *token)
                                            .arenas = &shape->from,
                                            .arena_count = 1,
                                            .verify = !is_off(way),
-                                           .streams = options.streams};
+                                           .streams = options.streams,
+                                           .tls = tls[1]};
     memcpy(config.token, token, REFIT_TOKEN_BYTES);
     return config;
 }
@@ -313,7 +349,8 @@ static json_t *card_of(int way, uint16_t port)
 {
     if (is_local(way))
         return json_pack("{s:s, s:s+}", "transport", "local", "path", directory, "/bulk");
-    return json_pack("{s:s, s:s, s:i}", "transport", "tcp", "address", "127.0.0.1", "port", (int)port);
+    return json_pack("{s:s, s:s, s:i, s:b}", "transport", "tcp", "address", "127.0.0.1", "port", (int)port, "tls",
+                     (int)(way == TLS));
 }
 
 static void sender_refit(int control, const struct order *order)
@@ -425,11 +462,13 @@ static void sender(int control)
 static void receiver(int control)
 {
     struct refit_error err;
-    struct refit_listener *listener;
+    struct refit_listener *listener, *secure;
     char path[64];
     snprintf(path, sizeof path, "%s/bulk", directory);
     struct refit_listener_config config = {.tcp_address = "127.0.0.1", .local_path = path};
+    struct refit_listener_config with_tls = {.tcp_address = "127.0.0.1", .tls = tls[0]};
     must_refit(refit_listener_start(&config, &listener, &err), &err);
+    must_refit(refit_listener_start(&with_tls, &secure, &err), &err);
     for (unsigned round = 0; round <= options.rounds; round++) {
         /* The first round warms up, and is overwritten. */
         struct result *row = results[round == 0 ? 0 : round - 1];
@@ -437,13 +476,14 @@ static void receiver(int control)
             if (runs(way))
                 row[way] = way == PLAIN    ? receiver_plain(control)
                        : way == MEMCPY ? run_memcpy()
-                                       : receiver_refit(control, way, listener);
+                                       : receiver_refit(control, way, way == TLS ? secure : listener);
         fprintf(stderr, "round %u of %u\r", round, options.rounds);
     }
     struct order leave = {.way = -1};
     put(control, &leave, sizeof leave);
     refit_listener_stop(listener);
-    rmdir(directory);
+    refit_listener_stop(secure);
+    remove_files();
 }
 
 /* ---- the table ---- */
@@ -488,6 +528,7 @@ static void print_table(void)
     print_row("plain sockets (base)", PLAIN, PLAIN, "");
     print_row("tcp, contiguous, verified", TCP, PLAIN, ">= 0.80, CPU <= 1.5");
     print_row("tcp, contiguous, not verified", TCP_OFF, PLAIN, ">= 0.95");
+    print_row("tcp with TLS, contiguous, verified (base: tcp)", TLS, TCP, ">= 0.60");
     print_row("tcp, 3.5 KB rows, verified", ROWS, PLAIN, ">= 0.75, CPU <= 1.5");
     print_row("tcp, 3.5 KB rows, not verified", ROWS_OFF, PLAIN, "");
     print_row("memcpy, one thread (base)", MEMCPY, MEMCPY, "");
