@@ -392,12 +392,11 @@ static void *fake_dial(void *arg)
     struct refit_error err;
     enum refit_status status = REFIT_PEER;
     while (status != REFIT_OK && status != REFIT_ABORTED && !refit_deadline_passed(deadline)) {
-        while ((status = refit_transport_tcp.connect(call->endpoint, call->card, deadline, &err)) == REFIT_NOT_FOUND)
-            sched_yield();
+        status = refit_transport_tcp.connect(call->endpoint, call->card, deadline, &err);
         if (status == REFIT_OK)
             status = refit_transport_tcp.wait_done(call->endpoint, deadline, &err);
-        if (status != REFIT_OK && status != REFIT_ABORTED)
-            sched_yield();
+        if (status != REFIT_OK)
+            poll(NULL, 0, 5); /* whoever has ended its refit refuses at once */
     }
     return NULL;
 }

@@ -234,8 +234,11 @@ struct refit_session_snapshot world_wait_phase(struct world *world, const char *
 {
     struct refit_session_snapshot snapshot = world_wait(world, id, is_in_phase, &phase);
     if (snapshot.phase != phase)
-        fail_msg("refit %s: expected phase %s, it is %s: %s", id, refit_phase_name(phase),
-                 refit_phase_name(snapshot.phase), snapshot.error.text);
+        fail_msg("refit %s: expected phase %s, it is %s after %lld ms of transfer, %lld of verify, %lld of prepare: %s", id,
+                 refit_phase_name(phase), refit_phase_name(snapshot.phase),
+                 (long long)snapshot.phase_ns[REFIT_PHASE_TRANSFER] / 1000000,
+                 (long long)snapshot.phase_ns[REFIT_PHASE_VERIFY] / 1000000,
+                 (long long)snapshot.phase_ns[REFIT_PHASE_PREPARE] / 1000000, snapshot.error.text);
     return snapshot;
 }
 

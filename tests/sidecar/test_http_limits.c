@@ -141,6 +141,8 @@ static void a_huge_body_is_413_before_it_is_read(void **state)
 {
     SEND("POST /refit HTTP/1.1\r\nHost: a\r\nContent-Length: 4194305\r\n\r\n");
     assert_problem(&answer, 413, "body-too-large");
+    SEND("POST /v1/lead HTTP/1.1\r\nHost: a\r\nContent-Length: 65537\r\n\r\n");
+    assert_problem(&answer, 413, "body-too-large");
     SEND("PUT /v1/sources/0 HTTP/1.1\r\nHost: a\r\nContent-Length: 67108865\r\nExpect: 100-continue\r\n\r\n");
     assert_problem(&answer, 413, "body-too-large");
     SEND("GET /v1/weights HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n");
