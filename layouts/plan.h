@@ -32,7 +32,7 @@
 #include "layouts/layout.h"
 
 #define REFIT_PLANNER_VERSION 2
-#define REFIT_BATCH_BYTES_MIN (256u << 10)
+#define REFIT_BATCH_BYTES_MIN (64u << 10)
 #define REFIT_BATCH_BYTES_MAX (4u << 20)
 
 enum refit_side { REFIT_SOURCE, REFIT_DESTINATION };

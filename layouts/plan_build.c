@@ -9,7 +9,7 @@
 #include "layouts/plan_internal.h"
 
 /* A plan has about this many batches at least, while they stay within their bounds. */
-#define BATCHES_WANTED 256u
+#define BATCHES_WANTED 1024u
 
 struct build {
     struct refit_plan *plan;

@@ -15,6 +15,7 @@
 #include "sender/serve.h"
 #include "sender/served.h"
 
+#define CROWD 3 /* members fed together: one connection each shares the trainer's link more evenly than two, and lands each batch sooner */
 #define POLL_MS 500         /* a long poll during the transfer; also how late a lost rank is noticed at worst */
 #define POLL_PAUSE_MS 5     /* progress comes with every batch */
 #define REASON_MS 1000      /* for the replica to say why a rank's connection ended, before the rank's word is taken */
@@ -131,6 +132,7 @@ static enum refit_status order_ranks(struct refit_replica *replica, struct refit
         .first_rank = replica->first_rank,
         .rank_count = replica->rank_count,
         .unchanged = replica->keeps ? lead->publish.unchanged : NULL,
+        .streams = of_fleet && replica->class->count >= CROWD ? 1 : 0,
         .check_source = lead->publish.check_source,
         .deadline_ms = refit_deadline_left_ms(lead->publish.deadline),
     };

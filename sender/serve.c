@@ -11,6 +11,7 @@
 #include "base/thread.h"
 #include "sender/check.h"
 #include "sender/served.h"
+#include "transport/endpoint.h" /* REFIT_STREAMS_MAX */
 
 #define SERVED_MAX (64u << 20)
 #define SERVED_SEND_MS 30000
@@ -31,6 +32,7 @@ struct service {
     const json_t *card;
     const struct refit_transport *transport;
     uint8_t token[REFIT_TOKEN_BYTES];
+    unsigned streams; /* 0: our own choice */
     bool check_source;
     struct refit_deadline deadline;
     struct refit_endpoint *endpoint; /* under the server's lock, for stopping */
@@ -57,6 +59,7 @@ char *refit_serve_order_text(const struct refit_serve_order *order, size_t *len)
                              "card", order->card, "transport", order->transport, "destination", order->destination,
                              "check_source", (int)order->check_source, "deadline_ms", (json_int_t)order->deadline_ms);
     if (json) {
+        json_object_set_new(json, "streams", json_integer(order->streams));
         json_object_set_new(json, "first_rank", json_integer(order->first_rank));
         json_object_set_new(json, "rank_count", json_integer(order->rank_count));
         if (order->unchanged)
@@ -101,7 +104,7 @@ static enum refit_status read_order(struct service *service, struct refit_error 
     static const char *what = "the lead's order";
     const json_t *order = service->order;
     const char *token = NULL, *transport = NULL;
-    int64_t replica = 0, deadline_ms = 0, first_rank = 0, rank_count = 0;
+    int64_t replica = 0, deadline_ms = 0, streams = 0, first_rank = 0, rank_count = 0;
     enum refit_status status = refit_json_get_int(order, "replica", what, 0, UINT32_MAX, &replica, err);
     if (status == REFIT_OK)
         status = refit_json_get_u64(order, "attempt", what, &service->served.attempt, err);
@@ -122,6 +125,9 @@ static enum refit_status read_order(struct service *service, struct refit_error 
         status = refit_json_get_int(order, "first_rank", what, 0, REFIT_RANKS_MAX, &first_rank, err);
     if (status == REFIT_OK)
         status = refit_json_get_int(order, "rank_count", what, 0, REFIT_RANKS_MAX, &rank_count, err);
+    if (status == REFIT_OK)
+        status = refit_json_opt_int(order, "streams", what, 0, REFIT_STREAMS_MAX, &streams, err);
+    service->streams = (unsigned)streams;
     service->first_rank = (uint32_t)first_rank;
     service->rank_count = (uint32_t)rank_count;
     service->deadline = refit_deadline_in_ms(deadline_ms);
@@ -196,6 +202,13 @@ static enum refit_status serve_until_done(const struct service *service, struct 
     return status;
 }
 
+static unsigned streams_of(const struct service *service)
+{
+    if (service->server->config.streams)
+        return service->server->config.streams;
+    return service->streams ? service->streams : STREAMS_DEFAULT;
+}
+
 static enum refit_status move_bytes(struct service *service, struct refit_plan *plan, struct refit_tally *tally,
                                     struct refit_error *err)
 {
@@ -210,7 +223,7 @@ static enum refit_status move_bytes(struct service *service, struct refit_plan *
         .arena_count = 1,
         .tally = tally,
         .verify = true,
-        .streams = server->config.streams ? server->config.streams : STREAMS_DEFAULT,
+        .streams = streams_of(service),
     };
     memcpy(config.token, service->token, sizeof config.token);
     struct refit_endpoint *endpoint = NULL;

@@ -25,6 +25,7 @@ struct refit_serve_order {
     const char *destination; /* the layout's digest */
     uint32_t first_rank, rank_count; /* of the destination's ranks */
     const json_t *unchanged; /* names of tensors that are not sent; NULL: none */
+    unsigned streams;        /* of tcp; 0: the rank's own choice */
     bool check_source;
     int64_t deadline_ms;     /* from now */
 };
