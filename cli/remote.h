@@ -11,7 +11,7 @@
 #include "sender/members.h"
 
 #define REFIT_CLI_TIMEOUT_MS 30000
-#define REFIT_CLI_TO_HELP "a replica: URL, URL+URL (its pods), file:PATH or dns:NAME:PORT; once for each"
+#define REFIT_CLI_TO_HELP "a replica: URL, URL+URL (its pods), file:PATH, dns:NAME:PORT or dns:https://NAME:PORT; once for each"
 
 /* The layout in a file, or, when `path` is NULL, the one that the replica at `url` serves; *out is new. */
 REFIT_MUST_CHECK enum refit_status refit_cli_layout(const char *path, const char *url, struct refit_layout **out,

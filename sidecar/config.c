@@ -51,6 +51,18 @@ static const struct option options[] = {
      "role of client certificates that --tls-client-names does not list"},
     {"tls-client-names", TEXT, AT(tls_client_names), "", 0, 0, NULL,
      "file with lines ROLE:KIND:NAME for names in client certificates (KIND uri, dns, ip, email or cn)"},
+    {"data-tls", ONE_OF, AT(data_tls), "auto", 0, 0, "auto|on|off",
+     "TLS for bulk bytes that come in; auto: where --tls-cert or --data-tls-cert is given"},
+    {"data-tls-cert", TEXT, AT(data_tls_cert), "", 0, 0, NULL,
+     "file with the certificate chain of --data, also shown to other refitd that are sent bytes; empty: --tls-cert"},
+    {"data-tls-key", TEXT, AT(data_tls_key), "", 0, 0, NULL, "file with the key of --data-tls-cert"},
+    {"data-tls-client-ca", TEXT, AT(data_tls_client_ca), "", 0, 0, NULL,
+     "file with the CAs that sign who sends bytes, which must then show a certificate; empty: --tls-client-ca"},
+    {"data-tls-ca", TEXT, AT(data_tls_ca), "", 0, 0, NULL,
+     "file with the CAs that sign other refitd, for bytes sent to them; empty: --siblings-cacert, else the clients' CAs, else "
+     "the system's"},
+    {"data-tls-name", TEXT, AT(data_tls_name), "", 0, 0, NULL,
+     "name that who sends bytes must find in the certificate; empty: the address dialled"},
     {"token-file", TEXT, AT(token_file), "", 0, 0, NULL,
      "file with lines ROLE:TOKEN or ROLE:NAME:TOKEN (ROLE read, refit or admin); requests must then carry one"},
     {"insecure-control", BOOL, AT(insecure_control), "false", 0, 0, NULL,
@@ -423,6 +435,37 @@ static enum refit_status check_tls(const struct refit_config *config, struct ref
     return REFIT_OK;
 }
 
+static const char *first_of(const char *one, const char *other)
+{
+    return one[0] ? one : other;
+}
+
+void refit_config_read_data_tls(const struct refit_config *config, struct refit_config_data_tls *out)
+{
+    bool off = config->data_tls == REFIT_DATA_TLS_OFF, own = config->data_tls_client_ca[0] != '\0';
+    *out = (struct refit_config_data_tls){.cert = first_of(config->data_tls_cert, config->tls_cert),
+                                          .key = first_of(config->data_tls_key, config->tls_key),
+                                          .client_ca = first_of(config->data_tls_client_ca, config->tls_client_ca),
+                                          .client_optional = !own && config->tls_client_optional};
+    out->ca = first_of(config->data_tls_ca, first_of(config->siblings_cacert, out->client_ca));
+    out->demanded = !off && out->cert[0];
+}
+
+static enum refit_status check_data_tls(const struct refit_config *config, struct refit_error *err)
+{
+    struct refit_config_data_tls tls;
+    refit_config_read_data_tls(config, &tls);
+    if (!config->data_tls_cert[0] != !config->data_tls_key[0])
+        return refit_fail(err, REFIT_INVALID, "--data-tls-cert and --data-tls-key belong together, found only --data-tls-%s",
+                          config->data_tls_cert[0] ? "cert" : "key");
+    if (config->data_tls == REFIT_DATA_TLS_ON && !tls.cert[0])
+        return refit_fail(err, REFIT_INVALID, "--data-tls on: --data-tls-cert or --tls-cert is needed beside it");
+    if (config->data_tls_client_ca[0] && !tls.demanded)
+        return refit_fail(err, REFIT_INVALID, "--data-tls-client-ca %s: bulk bytes have no TLS here; name a --data-tls-cert",
+                          config->data_tls_client_ca);
+    return REFIT_OK;
+}
+
 static enum refit_status check_control(const struct refit_config *config, struct refit_error *err)
 {
     struct sockaddr_storage control;
@@ -466,6 +509,8 @@ static enum refit_status check_engine(const struct refit_config *config, struct 
 static enum refit_status check(const struct refit_config *config, struct refit_error *err)
 {
     enum refit_status status = check_control(config, err);
+    if (status == REFIT_OK)
+        status = check_data_tls(config, err);
     if (status)
         return status;
     if (config->initial_checkpoint[0] && !config->checkpoint_root[0])
