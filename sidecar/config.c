@@ -9,6 +9,7 @@
 
 #include "base/io.h"
 #include "base/json.h"
+#include "base/roff.h"
 #include "drivers/driver.h"
 #include "receiver/bank.h"
 #include "sidecar/listen_address.h"
@@ -365,6 +366,8 @@ static bool apply_action(const char *arg, struct refit_config *config)
         config->action = REFIT_CONFIG_VERSION;
     else if (strcmp(arg, "--print-config") == 0)
         config->action = REFIT_CONFIG_PRINT;
+    else if (strcmp(arg, "--print-manual") == 0)
+        config->action = REFIT_CONFIG_MANUAL;
     else
         return false;
     return true;
@@ -560,11 +563,25 @@ static void print_wrapped(FILE *out, const char *name, const char *help, const c
             env);
 }
 
-void refit_config_help(FILE *out)
+static const struct {
+    const char *name, *help;
+} actions[] = {
+    {"print-config", "print the options in effect and where each came from, as a configuration file, and exit"},
+    {"print-manual", "print the manual page, refitd(8), and exit"},
+    {"version", "print the version and exit"},
+    {"help", "print this and exit"},
+};
+
+static const char *metavar_of(const struct option *o)
 {
     static const char *const metavar[] = {[TEXT] = " TEXT",         [NUMBER] = " N", [BYTES] = " BYTES",
                                           [DURATION] = " DURATION", [BOOL] = "",     [ADDRESS] = " ADDRESS:PORT",
                                           [ENDPOINT] = " ADDRESS:PORT|unix:/PATH", [MODE] = " MODE"};
+    return o->kind == ONE_OF ? o->words : metavar[o->kind] + (metavar[o->kind][0] == ' ');
+}
+
+void refit_config_help(FILE *out)
+{
     fprintf(out, "Usage: refitd [OPTION]...\n\n"
                  "Keeps the weights of one serving replica, takes in new versions while the old one is served, and\n"
                  "switches all its engine processes between two steps.\n\n"
@@ -574,15 +591,48 @@ void refit_config_help(FILE *out)
     for (size_t i = 0; i < OPTION_COUNT; i++) {
         char env[64], name[96];
         env_name(&options[i], env);
-        if (options[i].kind == ONE_OF)
-            snprintf(name, sizeof name, "%s %s", options[i].name, options[i].words);
-        else
-            snprintf(name, sizeof name, "%s%s", options[i].name, metavar[options[i].kind]);
+        const char *metavar = metavar_of(&options[i]);
+        snprintf(name, sizeof name, "%s%s%s", options[i].name, *metavar ? " " : "", metavar);
         print_wrapped(out, name, options[i].help, options[i].fallback, env);
     }
-    fprintf(out, "  --print-config\n        print the options in effect and where each came from, as a configuration file, and exit\n"
-                 "  --version\n        print the version and exit\n"
-                 "  --help\n        print this and exit\n");
+    for (size_t i = 0; i < sizeof actions / sizeof *actions; i++)
+        fprintf(out, "  --%s\n        %s\n", actions[i].name, actions[i].help);
+}
+
+static void print_manual_option(FILE *out, const struct option *o)
+{
+    char env[64], flag[80], text[512];
+    env_name(o, env);
+    snprintf(flag, sizeof flag, "--%s", o->name);
+    snprintf(text, sizeof text, "%s\nDefault: %s. Environment: %s.", o->help, *o->fallback ? o->fallback : "none", env);
+    refit_roff_item(out, flag, *metavar_of(o) ? metavar_of(o) : NULL, text);
+}
+
+void refit_config_manual(FILE *out, const char *version)
+{
+    refit_roff_head(out, "refitd", 8, "the sidecar of one serving replica", version);
+    fprintf(out, ".SH SYNOPSIS\n.B refitd\n[\\fIOPTION\\fR]...\n.SH DESCRIPTION\n");
+    refit_roff_text(out, "Keeps the weights of one serving replica, takes in new versions while the old one is served, and\n"
+                         "switches all its engine processes between two steps.\n");
+    fprintf(out, ".PP\n");
+    refit_roff_text(out, "Each option is a flag, an environment variable and a key of the --config file. A flag overrides the\n"
+                         "environment, which overrides the file. Bytes: 512MiB, 16GiB. Durations: 250ms, 30s, 10m.\n");
+    fprintf(out, ".SH OPTIONS\n");
+    for (size_t i = 0; i < OPTION_COUNT; i++)
+        print_manual_option(out, &options[i]);
+    for (size_t i = 0; i < sizeof actions / sizeof *actions; i++) {
+        char flag[32];
+        snprintf(flag, sizeof flag, "--%s", actions[i].name);
+        refit_roff_item(out, flag, NULL, actions[i].help);
+    }
+    fprintf(out, ".SH \"EXIT STATUS\"\n");
+    refit_roff_item(out, "0", NULL, "it was told to end, and ended in order");
+    refit_roff_item(out, "1", NULL, "it could not start, or not end within --drain-timeout; the log says why");
+    refit_roff_item(out, "2", NULL, "the configuration is wrong");
+    fprintf(out, ".SH SIGNALS\n");
+    refit_roff_item(out, "TERM, INT", NULL, "drain and end; a second one: end at once");
+    refit_roff_item(out, "HUP", NULL, "read certificates, lists of tokens and names again, and open the audit log again");
+    fprintf(out, ".SH \"SEE ALSO\"\n.BR refit (1)\n");
 }
 
 static void format(const struct refit_config *config, const struct option *o, char *out, size_t size)

@@ -15,7 +15,7 @@
 
 #define REFIT_CONFIG_TEXT_MAX 1024
 
-enum refit_config_action { REFIT_CONFIG_RUN, REFIT_CONFIG_HELP, REFIT_CONFIG_VERSION, REFIT_CONFIG_PRINT };
+enum refit_config_action { REFIT_CONFIG_RUN, REFIT_CONFIG_HELP, REFIT_CONFIG_VERSION, REFIT_CONFIG_PRINT, REFIT_CONFIG_MANUAL };
 
 /* Where an option's value came from. */
 enum refit_config_source {
@@ -97,6 +97,7 @@ struct refit_config_data_tls {
 };
 void refit_config_read_data_tls(const struct refit_config *config, struct refit_config_data_tls *out);
 void refit_config_help(FILE *out);
+void refit_config_manual(FILE *out, const char *version); /* refitd(8), as roff */
 /* In the form of a configuration file, which --config takes back, with a comment before what is not the default that says
  * where it came from. No option holds a secret: tokens and keys are in files of their own. */
 void refit_config_print(const struct refit_config *config, FILE *out);
