@@ -1,7 +1,7 @@
 # A thin front for the CMake presets. `make help` lists what there is.
 BUILD := build/dev
 
-.PHONY: help setup build test test-pod image demo bench cluster chaos sanitize fuzz install clean
+.PHONY: help setup build test test-pod test-api image demo bench cluster chaos sanitize fuzz install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -15,6 +15,7 @@ build: setup ## build everything (build/dev)
 
 test: build ## build and run all tests
 	@scripts/setup.sh tools || echo "tests that drive a tool which is missing will skip, and say so"
+	@scripts/setup.sh api && scripts/api-tools.sh build/tools/api || echo "the test of the API against docs/openapi.yaml will skip, and say so"
 	@scripts/setup.sh pod && scripts/deploy-tools.sh build/tools || echo "tests of the chart and of its pod will skip, and say so"
 	scripts/test.sh $(BUILD)
 
@@ -22,6 +23,12 @@ test-pod: build ## run the chart's pod under podman: refits, restarts, probes, p
 	@scripts/setup.sh pod
 	scripts/deploy-tools.sh build/tools
 	scripts/test.sh $(BUILD) -L pod --verbose
+
+test-api: build ## the real refitd against docs/openapi.yaml, for long (API_SECONDS=600)
+	@scripts/setup.sh api
+	scripts/api-tools.sh build/tools/api
+	REFIT_BUILD=$(CURDIR)/$(BUILD) REFIT_API_TOOLS=$(CURDIR)/build/tools/api REFIT_API_SECONDS=$(or $(API_SECONDS),600) \
+	  python3 tests/sidecar/test_openapi.py
 
 image: ## build the image with podman, buildah or docker (IMAGE_FLAGS="--tag NAME:TAG --from-build build/dev")
 	deploy/image.sh $(IMAGE_FLAGS)

@@ -11,7 +11,7 @@
 struct digest_options {
     const char *checkpoint, *like, *layout;
     uint64_t threads;
-    bool tensors;
+    bool tensors, json;
 };
 
 /* The layout whose tensors count; *out NULL: the checkpoint's own. */
@@ -47,15 +47,29 @@ static enum refit_status digest_of_subset(const struct refit_layout *wanted, con
     return status;
 }
 
-static void print_tensors(const struct refit_layout *layout, const struct refit_tally *tally)
+/* As sha256sum writes, or one document. */
+static void print_digests(const struct digest_options *o, const struct refit_layout *layout, const struct refit_tally *tally,
+                          const char *model)
 {
-    for (uint32_t id = 0; id < refit_layout_tensor_count(layout); id++) {
+    json_t *list = json_array();
+    for (uint32_t id = 0; o->tensors && id < refit_layout_tensor_count(layout); id++) {
         struct refit_tensor tensor;
         char hex[REFIT_DIGEST_HEX_MAX];
         refit_layout_tensor(layout, id, &tensor);
         refit_digest_hex(refit_tally_get(tally, id), hex);
-        printf("%s  %s\n", hex, tensor.name);
+        json_array_append_new(list, json_pack("{s:s, s:s}", "tensor", tensor.name, "digest", hex));
+        if (!o->json)
+            printf("%s  %s\n", hex, tensor.name);
     }
+    json_t *root = json_pack("{s:s, s:s}", "checkpoint", o->checkpoint, "digest", model);
+    if (o->tensors)
+        json_object_set(root, "tensors", list);
+    if (o->json)
+        refit_cli_print_json(json_incref(root));
+    else
+        printf("%s  %s\n", model, o->checkpoint);
+    json_decref(root);
+    json_decref(list);
 }
 
 static enum refit_status digest(const struct digest_options *o, const struct refit_checkpoint *checkpoint, struct refit_error *err)
@@ -68,11 +82,8 @@ static enum refit_status digest(const struct digest_options *o, const struct ref
         status = refit_checkpoint_digest(checkpoint, (unsigned)o->threads, &tally, hex, err);
     if (status == REFIT_OK && wanted)
         status = digest_of_subset(wanted, refit_checkpoint_layout(checkpoint), tally, hex, err);
-    if (status == REFIT_OK) {
-        if (o->tensors)
-            print_tensors(refit_checkpoint_layout(checkpoint), tally);
-        printf("%s  %s\n", hex, o->checkpoint);
-    }
+    if (status == REFIT_OK)
+        print_digests(o, refit_checkpoint_layout(checkpoint), tally, hex);
     refit_tally_destroy(tally);
     refit_layout_release(wanted);
     return status;
@@ -101,6 +112,7 @@ static int run(const struct refit_cli_command *self, int argc, char **argv)
         {"layout", REFIT_CLI_TEXT, "FILE", "count only the tensors of a layout document", &o.layout, false},
         {"tensors", REFIT_CLI_FLAG, NULL, "the digest of each tensor, too", &o.tensors, false},
         {"threads", REFIT_CLI_COUNT, "N", "that read (2)", &o.threads, false},
+        {"output", REFIT_CLI_OUTPUT, "FORMAT", "json or text", &o.json, false},
         {0}};
     int rc = refit_cli_parse(self, options, argc, argv, &words, 1, 1);
     if (rc == REFIT_EXIT_PARSED) {

@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "cli/commands.h"
+#include "cli/remote.h"
 #include "sender/http_client.h"
 
 #define PAUSE_MS 100
@@ -71,25 +72,32 @@ static enum refit_status ask_drain(const struct refit_http_url *url, struct refi
     return status;
 }
 
-static int drain(const struct refit_http_url *url, struct refit_deadline deadline)
+/* Text, or one document; what went wrong is on standard error already. */
+static int end_drain(const struct drain_state *now, bool drained, const char *why, bool json)
+{
+    if (json)
+        refit_cli_print_json(json_pack("{s:b, s:I, s:s}", "drained", (int)drained, "ranks_attached",
+                                       (json_int_t)(now->attached < 0 ? 0 : now->attached), "refit", now->refit));
+    else if (drained)
+        printf("drained: %s\n", why);
+    return drained ? REFIT_EXIT_OK : REFIT_EXIT_FAILED;
+}
+
+static int drain(const struct refit_http_url *url, struct refit_deadline deadline, bool json)
 {
     struct refit_error err;
     struct drain_state now = {.attached = -1};
     bool asked = false;
     for (;;) {
         enum refit_status status = ask_drain(url, deadline, &now, &err);
-        if (status == REFIT_OK && now.drained) {
-            printf("drained: no engine is attached and no refit runs\n");
-            return REFIT_EXIT_OK;
-        }
+        if (status == REFIT_OK && now.drained)
+            return end_drain(&now, true, "no engine is attached and no refit runs", json);
         /* Gone while it drained: nothing is left to wait for. Never there: say so. */
-        if (status == REFIT_PEER && asked) {
-            printf("drained: %s has ended\n", url->text);
-            return REFIT_EXIT_OK;
-        }
+        if (status == REFIT_PEER && asked)
+            return end_drain(&now, true, "refitd has ended", json);
         if (status != REFIT_OK && status != REFIT_TIMEOUT) {
             fprintf(stderr, "refit drain: %s\n", err.text);
-            return REFIT_EXIT_FAILED;
+            return end_drain(&now, false, NULL, json);
         }
         asked = asked || status == REFIT_OK;
         if (refit_deadline_passed(deadline))
@@ -101,7 +109,7 @@ static int drain(const struct refit_http_url *url, struct refit_deadline deadlin
                 now.refit[0] ? ", running refit " : "", now.refit);
     else
         fprintf(stderr, "refit drain: %s\n", err.text);
-    return REFIT_EXIT_FAILED;
+    return end_drain(&now, false, NULL, json);
 }
 
 static int run_drain(const struct refit_cli_command *self, int argc, char **argv)
@@ -109,16 +117,18 @@ static int run_drain(const struct refit_cli_command *self, int argc, char **argv
     struct refit_cli_list none = {0};
     const char *admin = "127.0.0.1:7071";
     int64_t timeout_ms = 30000;
+    bool json = false;
     const struct refit_cli_option options[] = {
         {"admin", REFIT_CLI_TEXT, "HOST:PORT", "admin listener of refitd (default: 127.0.0.1:7071)", &admin, false},
         {"timeout", REFIT_CLI_DURATION, "TIME", "longest wait for engines and the running refit (default: 30s)", &timeout_ms, false},
+        {"output", REFIT_CLI_OUTPUT, "FORMAT", "json or text", &json, false},
         {0}};
     int rc = refit_cli_parse(self, options, argc, argv, &none, 0, 0);
     if (rc == REFIT_EXIT_PARSED) {
         struct refit_error err;
         struct refit_http_url url;
         if (refit_http_url_parse(admin, &url, &err) == REFIT_OK) {
-            rc = drain(&url, refit_deadline_in_ms(timeout_ms));
+            rc = drain(&url, refit_deadline_in_ms(timeout_ms), json);
         } else {
             fprintf(stderr, "refit drain: %s\n", err.text);
             rc = REFIT_EXIT_USAGE;
@@ -135,33 +145,46 @@ const struct refit_cli_command refit_cli_drain = {
 
 /* --- probe --------------------------------------------------------------------------------------------------------- */
 
-static int probe(const char *text, struct refit_deadline deadline)
+/* The last answer (NULL: none came). */
+static int end_probe(const char *text, const struct refit_http_answer *answer, const struct refit_error *err, bool json)
+{
+    bool good = answer && answer->status >= 200 && answer->status < 300;
+    json_t *body = answer ? json_loads(answer->body, 0, NULL) : NULL;
+    if (json)
+        refit_cli_print_json(json_pack("{s:s, s:b, s:i, s:o}", "url", text, "ok", (int)good, "status",
+                                       answer ? answer->status : 0, "answer", body ? json_incref(body) : json_null()));
+    else if (good)
+        printf("%s: %d %s\n", text, answer->status, answer->body);
+    if (answer && !good)
+        fprintf(stderr, "refit probe: %s: %d %s\n", text, answer->status, answer->body);
+    else if (!answer)
+        fprintf(stderr, "refit probe: %s\n", err->text);
+    json_decref(body);
+    return good ? REFIT_EXIT_OK : REFIT_EXIT_FAILED;
+}
+
+static int probe(const char *text, struct refit_deadline deadline, bool json)
 {
     struct refit_error err;
     struct refit_http_url url;
-    struct refit_http_answer answer;
     if (refit_http_url_parse(text, &url, &err) != REFIT_OK) {
         fprintf(stderr, "refit probe: %s\n", err.text);
         return REFIT_EXIT_USAGE;
     }
+    /* The path of a probe is the URL's prefix: /readyz. */
+    struct refit_http_url bare = url;
+    bare.prefix[0] = '\0';
+    bare.text[strlen(bare.text) - strlen(url.prefix)] = '\0';
     for (;;) {
-        /* The path of a probe is the URL's prefix: /readyz. */
-        struct refit_http_url bare = url;
-        bare.prefix[0] = '\0';
-        bare.text[strlen(bare.text) - strlen(url.prefix)] = '\0';
+        struct refit_http_answer answer = {0};
         enum refit_status status = call(&bare, REFIT_HTTP_GET, url.prefix[0] ? url.prefix : "/", deadline, &answer, &err);
-        if (status == REFIT_OK) {
-            bool good = answer.status >= 200 && answer.status < 300;
-            if (good || refit_deadline_passed(deadline))
-                fprintf(good ? stdout : stderr, "%s: %d %s\n", text, answer.status, answer.body);
+        bool good = status == REFIT_OK && answer.status >= 200 && answer.status < 300;
+        bool over = good || refit_deadline_passed(deadline);
+        int rc = over ? end_probe(text, status == REFIT_OK ? &answer : NULL, &err, json) : REFIT_EXIT_FAILED;
+        if (status == REFIT_OK)
             refit_http_answer_release(&answer);
-            if (good)
-                return REFIT_EXIT_OK;
-        } else if (refit_deadline_passed(deadline)) {
-            fprintf(stderr, "refit probe: %s\n", err.text);
-        }
-        if (refit_deadline_passed(deadline))
-            return REFIT_EXIT_FAILED;
+        if (over)
+            return rc;
         pause_between();
     }
 }
@@ -170,11 +193,14 @@ static int run_probe(const struct refit_cli_command *self, int argc, char **argv
 {
     struct refit_cli_list words = {0};
     int64_t timeout_ms = 1000;
+    bool json = false;
     const struct refit_cli_option options[] = {
-        {"timeout", REFIT_CLI_DURATION, "TIME", "ask again until then (default: 1s)", &timeout_ms, false}, {0}};
+        {"timeout", REFIT_CLI_DURATION, "TIME", "ask again until then (default: 1s)", &timeout_ms, false},
+        {"output", REFIT_CLI_OUTPUT, "FORMAT", "json or text", &json, false},
+        {0}};
     int rc = refit_cli_parse(self, options, argc, argv, &words, 1, 1);
     if (rc == REFIT_EXIT_PARSED)
-        rc = probe(words.items[0], refit_deadline_in_ms(timeout_ms));
+        rc = probe(words.items[0], refit_deadline_in_ms(timeout_ms), json);
     refit_cli_list_release(&words);
     return rc;
 }

@@ -156,11 +156,9 @@ static int show_once(const struct refit_cli_targets *targets, const struct fleet
     if (redraw)
         printf("\033[H\033[J");
     if (options->json)
-        json_dumpf(all, stdout, JSON_INDENT(1));
+        refit_cli_print_json(json_incref(all));
     else
         print_table(all);
-    if (options->json)
-        putchar('\n');
     fflush(stdout);
     json_decref(all);
     drop_look(&look);

@@ -243,6 +243,8 @@ static int run(const struct refit_cli_command *self, int argc, char **argv)
     int rc = refit_cli_parse(self, options, argc, argv, &words, 0, 1);
     if (rc == REFIT_EXIT_PARSED) {
         o.checkpoint = words.count ? words.items[0] : NULL;
+        if (!o.to && !o.destination)
+            o.to = getenv(REFIT_CLI_TO_VARIABLE);
         rc = REFIT_EXIT_OK;
         if (show_plan(&o, &err) != REFIT_OK) {
             fprintf(stderr, "refit plan: %s (%s)\n", err.text, refit_status_action(err.status));

@@ -12,7 +12,8 @@ struct rollback {
     struct refit_cli_list words, to;
     const char *kv;
     uint64_t version;
-    bool quarantine, fleet;
+    bool quarantine, fleet, json;
+    json_t *all; /* what --output json prints; NULL: text */
     /* fleet: */
     bool *there;                       /* by URL: it serves that version already, and is only to hold */
     char left[REFIT_SHA256_HEX_MAX];   /* the digest of the newest version served */
@@ -150,20 +151,14 @@ static void show_held(void *context, const char *url, const json_t *answer)
            (unsigned long long)((const struct rollback *)context)->version);
 }
 
-static void show_nothing(void *context, const char *url, const json_t *answer)
-{
-    (void)context;
-    (void)url;
-    (void)answer;
-}
-
 /* Those that serve it already refuse what the others leave behind, too. */
 static int hold(const struct refit_cli_list *urls, struct rollback *options)
 {
     json_t *empty = json_object(), *digest = json_pack("{s:s, s:b}", "digest", options->left, "on", 1);
-    int rc = refit_cli_each("rollback", urls, REFIT_HTTP_POST, "/v1/hold", empty, show_held, options);
+    int rc = refit_cli_each("rollback", urls, REFIT_HTTP_POST, "/v1/hold", empty, options->all ? NULL : show_held, options,
+                            options->all);
     if (rc == REFIT_EXIT_OK && options->quarantine)
-        rc = refit_cli_each("rollback", urls, REFIT_HTTP_POST, "/v1/quarantine", digest, show_nothing, NULL);
+        rc = refit_cli_each("rollback", urls, REFIT_HTTP_POST, "/v1/quarantine", digest, NULL, NULL, NULL);
     json_decref(empty);
     json_decref(digest);
     return rc;
@@ -191,7 +186,8 @@ static void take_turn(const struct refit_cli_targets *targets, struct rollback *
             turns->failed |= !refit_cli_list_append(there ? &stay : &go, targets->urls.items[at + turn]);
         }
     if (go.count)
-        add_turn(turns, refit_cli_each("rollback", &go, REFIT_HTTP_POST, "/rollback", body, show, NULL));
+        add_turn(turns, refit_cli_each("rollback", &go, REFIT_HTTP_POST, "/rollback", body, options->all ? NULL : show,
+                                       NULL, options->all));
     if (stay.count)
         add_turn(turns, hold(&stay, options));
     refit_cli_list_release(&go);
@@ -222,12 +218,16 @@ static int run(const struct refit_cli_command *self, int argc, char **argv)
         {"version", REFIT_CLI_COUNT, "N", "a retained version (default: the one before the current)", &rollback.version, false},
         {"kv", REFIT_CLI_TEXT, "WORD", "KV and prefix caches: flush (default), keep or namespace", &rollback.kv, false},
         {"quarantine", REFIT_CLI_FLAG, NULL, "refuse the digest that is left behind from now on", &rollback.quarantine, false},
+        {"output", REFIT_CLI_OUTPUT, "FORMAT", "json or text", &rollback.json, false},
         {0}};
     int rc = refit_cli_parse(self, options, argc, argv, &rollback.words, 0, SIZE_MAX);
     if (rc == REFIT_EXIT_PARSED)
         rc = refit_cli_targets_read("rollback", &rollback.words, &rollback.to, &targets);
     if (rc == REFIT_EXIT_PARSED) {
+        rollback.all = rollback.json ? json_array() : NULL;
         rc = roll_back(&targets, &rollback);
+        if (rollback.json)
+            refit_cli_print_json(rollback.all);
         refit_cli_targets_release(&targets);
     }
     free(rollback.there);

@@ -50,9 +50,6 @@ static void show_row(void *context, const char *url, const json_t *answer)
     refit_cli_cell(&shown->table, "%zu/%zu", attached(ranks), json_array_size(ranks));
     refit_cli_cell(&shown->table, "%s", json_is_true(json_object_get(answer, "held")) ? "yes" : "no");
     refit_cli_cell(&shown->table, "%s", text_of(answer, "lead"));
-    json_t *item = json_deep_copy(answer);
-    json_object_set_new(item, "url", json_string(url));
-    json_array_append_new(shown->all, item);
 }
 
 static int show_status(const struct refit_cli_list *words, const struct refit_cli_list *to, bool json)
@@ -66,13 +63,11 @@ static int show_status(const struct refit_cli_list *words, const struct refit_cl
     refit_cli_table_init(&shown.table, sizeof head / sizeof *head);
     for (size_t i = 0; i < sizeof head / sizeof *head; i++)
         refit_cli_cell(&shown.table, "%s", head[i]);
-    rc = refit_cli_each("status", &targets.urls, REFIT_HTTP_GET, "/v1/weights", NULL, show_row, &shown);
-    if (json) {
-        json_dumpf(shown.all, stdout, JSON_INDENT(1));
-        putchar('\n');
-    } else if (json_array_size(shown.all) > 0) {
+    rc = refit_cli_each("status", &targets.urls, REFIT_HTTP_GET, "/v1/weights", NULL, show_row, &shown, shown.all);
+    if (json)
+        refit_cli_print_json(json_incref(shown.all));
+    else if (rc != REFIT_EXIT_FAILED)
         refit_cli_table_print(&shown.table);
-    }
     refit_cli_table_release(&shown.table);
     json_decref(shown.all);
     refit_cli_targets_release(&targets);
@@ -95,4 +90,5 @@ static int run(const struct refit_cli_command *self, int argc, char **argv)
 
 const struct refit_cli_command refit_cli_status = {
     .name = "status", .arguments = "MEMBER...", .summary = "which version each replica serves, with its digest",
-    .examples = "  refit status http://10.0.0.7:7070 http://10.0.0.8:7070\n", .run = run};
+    .examples = "  refit status http://10.0.0.7:7070 http://10.0.0.8:7070\n"
+                "  REFIT_TO=dns:rollout.default.svc:7070 refit status -o json\n", .run = run};

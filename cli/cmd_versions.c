@@ -15,18 +15,30 @@ static void show_done(void *context, const char *url, const json_t *answer)
     printf("%s: %s\n", url, (const char *)context);
 }
 
+/* The same to all; as text the sentence `done` for each, else one document. */
+static int tell(const char *command, const struct refit_cli_list *urls, const char *path, json_t *body, char *done, bool json)
+{
+    json_t *all = json ? json_array() : NULL;
+    int rc = refit_cli_each(command, urls, REFIT_HTTP_POST, path, body, json ? NULL : show_done, done, all);
+    if (json)
+        refit_cli_print_json(all);
+    return rc;
+}
+
 /* The same to all members, with an empty body. */
 static int post_to_all(const struct refit_cli_command *self, int argc, char **argv, const char *path, char *done)
 {
     struct refit_cli_list words = {0}, to = {0};
     struct refit_cli_targets targets;
-    const struct refit_cli_option options[] = {{"to", REFIT_CLI_LIST, "MEMBER", REFIT_CLI_TO_HELP, &to, false}, {0}};
+    bool json = false;
+    const struct refit_cli_option options[] = {{"to", REFIT_CLI_LIST, "MEMBER", REFIT_CLI_TO_HELP, &to, false},
+                                               {"output", REFIT_CLI_OUTPUT, "FORMAT", "json or text", &json, false}, {0}};
     int rc = refit_cli_parse(self, options, argc, argv, &words, 0, SIZE_MAX);
     if (rc == REFIT_EXIT_PARSED)
         rc = refit_cli_targets_read(self->name, &words, &to, &targets);
     if (rc == REFIT_EXIT_PARSED) {
         json_t *body = json_object();
-        rc = refit_cli_each(self->name, &targets.urls, REFIT_HTTP_POST, path, body, show_done, done);
+        rc = tell(self->name, &targets.urls, path, body, done, json);
         json_decref(body);
         refit_cli_targets_release(&targets);
     }
@@ -60,7 +72,7 @@ static enum refit_status latest_id(const char *url, char id[REFIT_ID_MAX], struc
     return status;
 }
 
-static int abort_one(const char *url, const char *wanted, const char *reason)
+static int abort_one(const char *url, const char *wanted, const char *reason, bool json)
 {
     struct refit_error err;
     char id[REFIT_ID_MAX], path[REFIT_ID_MAX + 32], done[] = "aborted; the old version serves";
@@ -72,7 +84,7 @@ static int abort_one(const char *url, const char *wanted, const char *reason)
     snprintf(path, sizeof path, "/refit/%s/abort", id);
     struct refit_cli_list one = {.items = &url, .count = 1};
     json_t *body = json_pack("{s:s}", "reason", reason);
-    int rc = refit_cli_each("abort", &one, REFIT_HTTP_POST, path, body, show_done, done);
+    int rc = tell("abort", &one, path, body, done, json);
     json_decref(body);
     return rc;
 }
@@ -80,19 +92,21 @@ static int abort_one(const char *url, const char *wanted, const char *reason)
 static int run_abort(const struct refit_cli_command *self, int argc, char **argv)
 {
     struct refit_cli_list words = {0};
-    const char *id = NULL, *reason = "refit abort";
+    const char *id = NULL, *reason = "refit abort", *url = getenv(REFIT_CLI_TO_VARIABLE);
+    bool json = false;
     const struct refit_cli_option options[] = {
         {"id", REFIT_CLI_TEXT, "ID", "the refit (default: the running or latest one)", &id, false},
         {"reason", REFIT_CLI_TEXT, "TEXT", "shown in its state", &reason, false},
+        {"output", REFIT_CLI_OUTPUT, "FORMAT", "json or text", &json, false},
         {0}};
-    int rc = refit_cli_parse(self, options, argc, argv, &words, 1, 1);
+    int rc = refit_cli_parse(self, options, argc, argv, &words, url && *url ? 0 : 1, 1);
     if (rc == REFIT_EXIT_PARSED)
-        rc = abort_one(words.items[0], id, reason);
+        rc = abort_one(words.count ? words.items[0] : url, id, reason, json);
     refit_cli_list_release(&words);
     return rc;
 }
 
-static int quarantine(const char *digest, bool on, const struct refit_cli_list *to)
+static int quarantine(const char *digest, bool on, const struct refit_cli_list *to, bool json)
 {
     char on_text[] = "this digest is refused from now on", off_text[] = "this digest is accepted again";
     struct refit_cli_targets targets;
@@ -100,8 +114,7 @@ static int quarantine(const char *digest, bool on, const struct refit_cli_list *
     if (rc != REFIT_EXIT_PARSED)
         return rc;
     json_t *body = json_pack("{s:s, s:b}", "digest", digest, "on", (int)on);
-    rc = refit_cli_each("quarantine", &targets.urls, REFIT_HTTP_POST, "/v1/quarantine", body, show_done,
-                        on ? on_text : off_text);
+    rc = tell("quarantine", &targets.urls, "/v1/quarantine", body, on ? on_text : off_text, json);
     json_decref(body);
     refit_cli_targets_release(&targets);
     return rc;
@@ -110,14 +123,15 @@ static int quarantine(const char *digest, bool on, const struct refit_cli_list *
 static int run_quarantine(const struct refit_cli_command *self, int argc, char **argv)
 {
     struct refit_cli_list words = {0}, to = {0};
-    bool off = false;
+    bool off = false, json = false;
     const struct refit_cli_option options[] = {
         {"to", REFIT_CLI_LIST, "MEMBER", REFIT_CLI_TO_HELP, &to, true},
         {"off", REFIT_CLI_FLAG, NULL, "accept it again", &off, false},
+        {"output", REFIT_CLI_OUTPUT, "FORMAT", "json or text", &json, false},
         {0}};
     int rc = refit_cli_parse(self, options, argc, argv, &words, 1, 1);
     if (rc == REFIT_EXIT_PARSED)
-        rc = quarantine(words.items[0], !off, &to);
+        rc = quarantine(words.items[0], !off, &to, json);
     refit_cli_list_release(&words);
     refit_cli_list_release(&to);
     return rc;

@@ -6,15 +6,29 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Who asks for tables instead of a run. */
+static refit_cli_visit visitor;
+static void *visitor_context;
+
+void refit_cli_describe(const struct refit_cli_command *command, refit_cli_visit visit, void *context)
+{
+    char name[] = "refit";
+    visitor = visit;
+    visitor_context = context;
+    command->run(command, 1, (char *[]){name, NULL});
+    visitor = NULL;
+}
+
 static void print_help(const struct refit_cli_command *command, const struct refit_cli_option *options)
 {
     printf("usage: refit %s %s\n\n%s\n\noptions:\n", command->name, command->arguments, command->summary);
     for (const struct refit_cli_option *o = options; o->name; o++) {
         char left[64];
-        snprintf(left, sizeof left, "--%s%s%s", o->name, o->metavar ? " " : "", o->metavar ? o->metavar : "");
+        snprintf(left, sizeof left, "%s--%s%s%s", o->kind == REFIT_CLI_OUTPUT ? "-o, " : "", o->name, o->metavar ? " " : "",
+                 o->metavar ? o->metavar : "");
         printf("  %-24s %s%s\n", left, o->help, o->required ? " (required)" : "");
     }
-    printf("  %-24s %s\n", "--help", "this text");
+    printf("  %-24s %s\n", "-h, --help", "this text");
     if (command->examples)
         printf("\nexamples:\n%s", command->examples);
 }
@@ -85,6 +99,15 @@ static const char *take(const struct refit_cli_option *option, const char *value
     return "unknown kind";
 }
 
+/* "-o json", "-ojson" and "-o=json" are "--output json". */
+static const struct refit_cli_option *find_output(const struct refit_cli_option *options, const char *word)
+{
+    for (; word[0] == '-' && word[1] == 'o' && options->name; options++)
+        if (options->kind == REFIT_CLI_OUTPUT)
+            return options;
+    return NULL;
+}
+
 static const struct refit_cli_option *find(const struct refit_cli_option *options, const char *word, size_t len)
 {
     for (; options->name; options++)
@@ -97,11 +120,13 @@ static const struct refit_cli_option *find(const struct refit_cli_option *option
 static int parse_option(const struct refit_cli_command *command, const struct refit_cli_option *options, int argc, char **argv,
                         int *at, bool *given)
 {
-    const char *word = argv[*at] + 2, *equals = strchr(word, '=');
-    const struct refit_cli_option *option = find(options, word, equals ? (size_t)(equals - word) : strlen(word));
+    const char *name = argv[*at], *equals = strchr(name, '=');
+    const struct refit_cli_option *option = find_output(options, name);
+    const char *value = option && name[2] && name[2] != '=' ? name + 2 : equals ? equals + 1 : NULL;
+    if (!option && name[1] == '-')
+        option = find(options, name + 2, equals ? (size_t)(equals - name - 2) : strlen(name + 2));
     if (!option)
-        return complain(command, "unknown option", argv[*at], NULL);
-    const char *value = equals ? equals + 1 : NULL, *name = argv[*at];
+        return complain(command, "unknown option", name, NULL);
     if (option->kind == REFIT_CLI_FLAG && equals)
         return complain(command, "takes no value", name, NULL);
     if (option->kind != REFIT_CLI_FLAG && !value) {
@@ -112,6 +137,25 @@ static int parse_option(const struct refit_cli_command *command, const struct re
     given[option - options] = true;
     const char *expected = take(option, value);
     return expected ? complain(command, expected, name, value) : REFIT_EXIT_PARSED;
+}
+
+/* Members that the environment names, for a command line that names none. `members_are_words`: those that are no options
+ * are members. */
+static bool take_members(const struct refit_cli_option *options, bool *given, bool members_are_words, size_t words)
+{
+    static char text[16384]; /* what the list borrows from */
+    const char *value = getenv(REFIT_CLI_TO_VARIABLE);
+    const struct refit_cli_option *to = find(options, "to", 2);
+    if (!value || !to || to->kind != REFIT_CLI_LIST || given[to - options] || (members_are_words && words > 0))
+        return true;
+    snprintf(text, sizeof text, "%s", value);
+    char *rest = NULL;
+    for (char *one = strtok_r(text, " ,\t\n", &rest); one; one = strtok_r(NULL, " ,\t\n", &rest)) {
+        if (!refit_cli_list_append(to->out, one))
+            return false;
+        given[to - options] = true;
+    }
+    return true;
 }
 
 static int check_complete(const struct refit_cli_command *command, const struct refit_cli_option *options, const bool *given,
@@ -136,6 +180,10 @@ int refit_cli_parse(const struct refit_cli_command *command, const struct refit_
                     struct refit_cli_list *positional, size_t min, size_t max)
 {
     bool given[OPTIONS_MAX] = {false}, only_words = false;
+    if (visitor) {
+        visitor(visitor_context, command, options);
+        return REFIT_EXIT_OK;
+    }
     for (int at = 1; at < argc; at++) {
         int rc = REFIT_EXIT_PARSED;
         if (only_words || argv[at][0] != '-' || argv[at][1] == '\0') {
@@ -146,13 +194,13 @@ int refit_cli_parse(const struct refit_cli_command *command, const struct refit_
         } else if (strcmp(argv[at], "--help") == 0 || strcmp(argv[at], "-h") == 0) {
             print_help(command, options);
             return REFIT_EXIT_OK;
-        } else if (argv[at][1] != '-') {
-            rc = complain(command, "unknown option", argv[at], NULL);
         } else {
             rc = parse_option(command, options, argc, argv, &at, given);
         }
         if (rc != REFIT_EXIT_PARSED)
             return rc;
     }
+    if (!take_members(options, given, min == 0 && max == SIZE_MAX, positional->count))
+        return REFIT_EXIT_FAILED;
     return check_complete(command, options, given, positional, min, max);
 }

@@ -10,9 +10,16 @@
 
 #define BAR 30
 
+/* A terminal that takes no cursor movements. */
+static bool is_dumb(void)
+{
+    const char *term = getenv("TERM");
+    return !term || strcmp(term, "dumb") == 0;
+}
+
 void refit_cli_progress_init(struct refit_cli_progress *progress)
 {
-    *progress = (struct refit_cli_progress){.terminal = isatty(STDERR_FILENO) == 1};
+    *progress = (struct refit_cli_progress){.terminal = isatty(STDERR_FILENO) == 1 && !is_dumb()};
 }
 
 void refit_cli_progress_release(struct refit_cli_progress *progress)

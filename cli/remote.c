@@ -128,17 +128,41 @@ void refit_cli_answers_release(struct refit_cli_answer *answers, size_t count)
     free(answers);
 }
 
+json_t *refit_cli_error_json(const struct refit_error *error)
+{
+    json_t *text = json_string(error->text); /* a file may have any name */
+    return json_pack("{s:s, s:o, s:s}", "status", refit_status_name(error->status), "text",
+                     text ? text : json_string("(not UTF-8)"), "action", refit_status_action(error->status));
+}
+
+void refit_cli_print_json(json_t *json)
+{
+    json_dumpf(json, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
+    putchar('\n');
+    json_decref(json);
+}
+
+static void collect(json_t *all, const char *url, const struct refit_cli_answer *answer)
+{
+    json_t *item = answer->status == REFIT_OK ? json_deep_copy(answer->body) : json_object();
+    if (answer->status != REFIT_OK)
+        json_object_set_new(item, "error", refit_cli_error_json(&answer->error));
+    json_object_set_new(item, "url", json_string(url));
+    json_array_append_new(all, item);
+}
+
 int refit_cli_show_answers(const char *command, const struct refit_cli_list *urls, const struct refit_cli_answer *answers,
-                           refit_cli_show show, void *context)
+                           refit_cli_show show, void *context, json_t *all)
 {
     size_t done = 0;
     for (size_t i = 0; i < urls->count; i++) {
-        if (answers[i].status == REFIT_OK) {
+        if (all)
+            collect(all, urls->items[i], &answers[i]);
+        if (answers[i].status == REFIT_OK && show)
             show(context, urls->items[i], answers[i].body);
-            done++;
-        } else {
+        if (answers[i].status != REFIT_OK)
             fprintf(stderr, "refit %s: %s (%s)\n", command, answers[i].error.text, refit_status_action(answers[i].status));
-        }
+        done += answers[i].status == REFIT_OK;
     }
     if (done == urls->count)
         return REFIT_EXIT_OK;
@@ -146,12 +170,12 @@ int refit_cli_show_answers(const char *command, const struct refit_cli_list *url
 }
 
 int refit_cli_each(const char *command, const struct refit_cli_list *urls, enum refit_http_method method, const char *path,
-                   json_t *body, refit_cli_show show, void *context)
+                   json_t *body, refit_cli_show show, void *context, json_t *all)
 {
     struct refit_cli_call call = {.method = method, .path = path, .bodies = &body, .body_count = body != NULL,
                                   .timeout_ms = REFIT_CLI_TIMEOUT_MS};
     struct refit_cli_answer *answers = refit_cli_call_all(urls, &call);
-    int rc = answers ? refit_cli_show_answers(command, urls, answers, show, context) : REFIT_EXIT_FAILED;
+    int rc = answers ? refit_cli_show_answers(command, urls, answers, show, context, all) : REFIT_EXIT_FAILED;
     refit_cli_answers_release(answers, urls->count);
     return rc;
 }

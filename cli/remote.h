@@ -11,7 +11,7 @@
 #include "sender/members.h"
 
 #define REFIT_CLI_TIMEOUT_MS 30000
-#define REFIT_CLI_TO_HELP "a replica: URL, URL+URL (its pods), file:PATH or dns:NAME:PORT; once for each"
+#define REFIT_CLI_TO_HELP "a replica: URL, URL+URL (its pods), file:PATH, dns:NAME:PORT or dns:https://NAME:PORT; once for each"
 
 /* The layout in a file, or, when `path` is NULL, the one that the replica at `url` serves; *out is new. */
 REFIT_MUST_CHECK enum refit_status refit_cli_layout(const char *path, const char *url, struct refit_layout **out,
@@ -47,11 +47,16 @@ void refit_cli_answers_release(struct refit_cli_answer *answers, size_t count);
 /* Shows one replica's answer; `answer` is borrowed. */
 typedef void (*refit_cli_show)(void *context, const char *url, const json_t *answer);
 
-/* Shows what came; errors go to standard error behind their URL. Returns the command's exit status. */
+/* Shows what came (`show` may be NULL); errors go to standard error behind their URL. With `all` (borrowed, an array) each
+ * answer is added to it as well, with its "url"; one that failed as {"url", "error": {"status", "text", "action"}}. Returns the
+ * command's exit status. */
 int refit_cli_show_answers(const char *command, const struct refit_cli_list *urls, const struct refit_cli_answer *answers,
-                           refit_cli_show show, void *context);
+                           refit_cli_show show, void *context, json_t *all);
 /* Both, with one body for all. */
 int refit_cli_each(const char *command, const struct refit_cli_list *urls, enum refit_http_method method, const char *path,
-                   json_t *body, refit_cli_show show, void *context);
+                   json_t *body, refit_cli_show show, void *context, json_t *all);
+json_t *refit_cli_error_json(const struct refit_error *error); /* new */
+/* A document on standard output; `json` is stolen. */
+void refit_cli_print_json(json_t *json);
 
 #endif

@@ -293,7 +293,10 @@ enum refit_status refit_receiver_put_source(struct refit_receiver *receiver, con
     refit_receiver_lock(receiver);
     bool known = refit_sources_find(&receiver->sources, digest) != NULL;
     refit_receiver_unlock(receiver);
-    if (known)
+    /* A lead sends what it has sent before, in canonical form: that need not be parsed again. */
+    char hex[REFIT_SHA256_HEX_MAX];
+    refit_sha256_hex(text, known ? len : 0, hex);
+    if (known && strcmp(hex, digest) == 0)
         return REFIT_OK;
     struct refit_layout *layout;
     enum refit_status status = refit_layout_parse(text, len, "source layout", &layout, err);

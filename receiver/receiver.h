@@ -37,6 +37,7 @@ struct refit_receiver_config {
     int64_t lead_ttl_ms;           /* a lead that was silent this long may be replaced; 0: 15000 */
     bool verify;
     int64_t relay_silence_ms;      /* a holder that owes and is silent this long is dropped; 0: 500 */
+    struct refit_tls *tls;         /* client's end: as a holder, for receivers that demand TLS; borrowed; NULL: none */
     int64_t relay_stall_ms;        /* one that lives and delivers nothing, while others do, is passed by; 0: 2000 */
 };
 

@@ -45,6 +45,7 @@ static void set_endpoint(struct refit_dial *dial, const struct refit_relay *rela
         .arenas = c->arenas,
         .arena_count = c->arena_count,
         .landed = c->landed,
+        .tls = c->tls,
         .verify = c->verify,
         .streams = 1,
         .rate_bytes_per_s = c->rate_bytes_per_s ? c->rate_bytes_per_s / relay->count + 1 : 0,

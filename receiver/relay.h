@@ -16,6 +16,7 @@ struct refit_relay_config {
     struct refit_arena *const *arenas; /* borrowed until stop: the slot must neither be written nor given up before */
     size_t arena_count;
     uint32_t holder;                   /* this member's number at the others */
+    struct refit_tls *tls;             /* borrowed; as in refit_endpoint_config */
     uint64_t rate_bytes_per_s;         /* of all together; 0: unlimited */
     int nice;
     bool verify;

@@ -192,6 +192,7 @@ static void set_endpoint(struct refit_serve *serve)
         .arenas = serve->arenas,
         .arena_count = refit_layout_ranks(refit_plan_source(serve->plan)),
         .landed = serve->whole ? refit_whole_landed(serve->whole) : NULL,
+        .tls = config->tls,
         .verify = config->verify,
         .streams = config->streams,
         .rate_bytes_per_s = config->rate_bytes_per_s,

@@ -190,6 +190,7 @@ static enum refit_status start_relay(struct refit_landing *landing, struct refit
         .arenas = arenas_of(landing),
         .arena_count = refit_plan_rank_count(landing->config.plan),
         .holder = refit_layout_ranks(refit_plan_source(landing->config.plan)) + refit_fleet_self(fleet),
+        .tls = receiver->tls,
         .rate_bytes_per_s = receiver->rate_bytes_per_s,
         .nice = receiver->nice,
         .verify = receiver->verify,

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that a task needs and that are missing. Says what, before it does.
-#   scripts/setup.sh build|demo|cluster|fuzz|tools|pod
+#   scripts/setup.sh build|demo|cluster|fuzz|tools|api|pod
 set -euo pipefail
 
 build="gcc libc6-dev cmake ninja-build pkg-config libevent-dev libjansson-dev libssl-dev libcmocka-dev python3 curl iproute2"
@@ -11,9 +11,11 @@ case ${1:-build} in
   fuzz) packages="$build clang llvm $(apt-cache depends clang 2>/dev/null | sed -n 's/.*Depends: clang-\([0-9]*\)$/libclang-rt-\1-dev/p' | head -1)" ;;
   # What single tests drive, and skip without: promtool and a parser of metrics; a browser for the page.
   tools) packages="prometheus python3-prometheus-client chromium fonts-dejavu-core" ;;
+  # A virtual environment for scripts/api-tools.sh, and what reads man pages and completions.
+  api) packages="python3-venv mandoc zsh fish" ;;
   # Images, the pod that podman runs, and pip for scripts/deploy-tools.sh.
   pod) packages="podman buildah runc netavark iptables catatonit patchelf binutils python3-pip" ;;
-  *) echo "setup.sh: unknown task '$1': expected build, demo, cluster, fuzz, tools or pod" >&2; exit 2 ;;
+  *) echo "setup.sh: unknown task '$1': expected build, demo, cluster, fuzz, tools, api or pod" >&2; exit 2 ;;
 esac
 
 command -v dpkg-query >/dev/null || {

@@ -15,7 +15,7 @@ struct refit_credentials {
     char *cacert, *cert, *key, *token_file;
     bool plaintext_tokens;
     pthread_mutex_t lock;
-    struct refit_tls *tls; /* NULL: not needed yet */
+    struct refit_tls *tls, *data; /* NULL: not needed yet */
 };
 
 static char *choose(const char *given, const char *variable)
@@ -24,11 +24,12 @@ static char *choose(const char *given, const char *variable)
     return strdup(value ? value : "");
 }
 
-static enum refit_status open_tls(struct refit_credentials *c, struct refit_error *err)
+static enum refit_status open_tls(const struct refit_credentials *c, enum refit_tls_use use, struct refit_tls **out,
+                                  struct refit_error *err)
 {
     const struct refit_tls_config config = {
-        .end = REFIT_TLS_CLIENT, .use = REFIT_TLS_CONTROL, .cert = c->cert, .key = c->key, .ca = c->cacert};
-    return refit_tls_open(&config, &c->tls, err);
+        .end = REFIT_TLS_CLIENT, .use = use, .cert = c->cert, .key = c->key, .ca = c->cacert};
+    return refit_tls_open(&config, out, err);
 }
 
 static enum refit_status try_files(struct refit_credentials *c, struct refit_error *err)
@@ -37,7 +38,7 @@ static enum refit_status try_files(struct refit_credentials *c, struct refit_err
     enum refit_status status = refit_credentials_token(c, "", true, token, err);
     explicit_bzero(token, sizeof token);
     if (status == REFIT_OK && (c->cacert[0] || c->cert[0] || c->key[0]))
-        status = open_tls(c, err);
+        status = open_tls(c, REFIT_TLS_CONTROL, &c->tls, err);
     return status;
 }
 
@@ -68,6 +69,7 @@ void refit_credentials_close(struct refit_credentials *c)
     if (!c)
         return;
     refit_tls_close(c->tls);
+    refit_tls_close(c->data);
     free(c->cacert);
     free(c->cert);
     free(c->key);
@@ -76,13 +78,25 @@ void refit_credentials_close(struct refit_credentials *c)
     free(c);
 }
 
-enum refit_status refit_credentials_tls(struct refit_credentials *c, struct refit_tls **out, struct refit_error *err)
+static enum refit_status get_tls(struct refit_credentials *c, enum refit_tls_use use, struct refit_tls **kept,
+                                 struct refit_tls **out, struct refit_error *err)
 {
     pthread_mutex_lock(&c->lock);
-    enum refit_status status = c->tls ? REFIT_OK : open_tls(c, err);
-    *out = c->tls;
+    enum refit_status status = *kept ? REFIT_OK : open_tls(c, use, kept, err);
+    *out = *kept;
     pthread_mutex_unlock(&c->lock);
     return status;
+}
+
+enum refit_status refit_credentials_tls(struct refit_credentials *c, struct refit_tls **out, struct refit_error *err)
+{
+    return get_tls(c, REFIT_TLS_CONTROL, &c->tls, out, err);
+}
+
+enum refit_status refit_credentials_data_tls(struct refit_credentials *c, struct refit_tls **out,
+                                             struct refit_error *err)
+{
+    return get_tls(c, REFIT_TLS_DATA, &c->data, out, err);
 }
 
 static bool is_loopback(const char *host)

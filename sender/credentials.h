@@ -32,6 +32,9 @@ void refit_credentials_close(struct refit_credentials *credentials); /* NULL is 
 /* For connections to https://; made when first needed. */
 REFIT_MUST_CHECK enum refit_status refit_credentials_tls(struct refit_credentials *credentials, struct refit_tls **out,
                                                          struct refit_error *err);
+/* For bulk bytes; made when first needed. */
+REFIT_MUST_CHECK enum refit_status refit_credentials_data_tls(struct refit_credentials *credentials,
+                                                              struct refit_tls **out, struct refit_error *err);
 /* The token for a request to `host`, or "" when there is none. REFIT_INVALID: it would cross the network in the clear. The
  * caller wipes it. */
 REFIT_MUST_CHECK enum refit_status refit_credentials_token(struct refit_credentials *credentials, const char *host,

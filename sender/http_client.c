@@ -40,20 +40,21 @@ static enum refit_status take_apart(struct evhttp_uri *uri, const char *text, st
 {
     const char *scheme = evhttp_uri_get_scheme(uri);
     const char *host = evhttp_uri_get_host(uri);
-    const char *path = evhttp_uri_get_path(uri);
+    const char *path = evhttp_uri_get_path(uri), *name = evhttp_uri_get_fragment(uri);
     int port = evhttp_uri_get_port(uri);
     out->secure = scheme && strcmp(scheme, "https") == 0;
     if (!scheme || (!out->secure && strcmp(scheme, "http") != 0))
         return bad_url(err, text, "only the schemes http and https are spoken");
     if (!host || !*host)
         return bad_url(err, text, "no host");
-    if (evhttp_uri_get_userinfo(uri) || evhttp_uri_get_query(uri) || evhttp_uri_get_fragment(uri))
-        return bad_url(err, text, "a base URL has no user, query or fragment");
+    if (evhttp_uri_get_userinfo(uri) || evhttp_uri_get_query(uri) || (name && (!out->secure || !*name)))
+        return bad_url(err, text, "a base URL has no user or query, and a name behind a # only with https");
     if (port == 0)
         return bad_url(err, text, "port 0");
     size_t len = strlen(host);
     bool bracketed = host[0] == '[';
     snprintf(out->host, sizeof out->host, "%.*s", (int)(bracketed ? len - 2 : len), host + bracketed);
+    snprintf(out->name, sizeof out->name, "%s", name ? name : out->host);
     out->port = (uint16_t)(port >= 0 ? port : out->secure ? PORT_SECURE : PORT_DEFAULT);
     len = path ? strlen(path) : 0;
     while (len > 0 && path[len - 1] == '/')
@@ -199,7 +200,7 @@ static enum refit_status open_tls(struct call *call, struct bufferevent **out)
         return call_failed(call, REFIT_INVALID, "no credentials were given for https");
     enum refit_status status = refit_credentials_tls(call->request->credentials, &tls, call->err);
     if (status == REFIT_OK)
-        status = refit_tls_session(tls, call->url->host, &call->tls, &ssl, call->err);
+        status = refit_tls_session(tls, call->url->name, &call->tls, &ssl, call->err);
     if (status)
         return status;
     *out = bufferevent_openssl_socket_new(call->loop, -1, ssl, BUFFEREVENT_SSL_CONNECTING,

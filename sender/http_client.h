@@ -23,12 +23,14 @@
 #define REFIT_HTTP_HEADER_MAX 128
 
 /* A base URL, taken apart: "https://replica-0.pool:7070", "http://10.0.0.7:7070", "10.0.0.7:7070" (http),
- * "http://[::1]:7070/replica-a". */
+ * "http://[::1]:7070/replica-a"; "https://10.0.0.7:7070#replicas.pool", whose certificate must hold that name instead of
+ * the address. */
 struct refit_http_url {
     char text[REFIT_URL_MAX]; /* normal form, for messages */
     char host[REFIT_URL_MAX]; /* without brackets */
     uint16_t port;
     bool secure; /* https */
+    char name[REFIT_URL_MAX]; /* to be found in the certificate */
     char prefix[REFIT_URL_MAX]; /* path, without a trailing slash */
 };
 REFIT_MUST_CHECK enum refit_status refit_http_url_parse(const char *text, struct refit_http_url *out,

@@ -20,6 +20,7 @@ struct origin {
     enum origin_kind kind;
     char *path; /* of a file */
     struct refit_resolver *resolver;
+    char *name; /* behind DNS, with https: in their certificates */
     uint16_t port;
     bool known;
     struct refit_membership last; /* its epoch is not used */
@@ -183,9 +184,10 @@ static enum refit_status ask_dns(const struct origin *origin, struct refit_deadl
         return refit_fail_alloc(err, "addresses", REFIT_MEMBERS_MAX * sizeof *addresses);
     enum refit_status status = refit_resolver_ask(origin->resolver, deadline, addresses, &count, err);
     for (size_t i = 0; i < count && status == REFIT_OK; i++) {
-        char url[REFIT_MEMBER_ADDRESS_MAX + 24];
+        char url[REFIT_URL_MAX];
         bool six = strchr(addresses[i], ':') != NULL;
-        snprintf(url, sizeof url, "http://%s%s%s:%u", six ? "[" : "", addresses[i], six ? "]" : "", origin->port);
+        snprintf(url, sizeof url, "%s://%s%s%s:%u%s%s", origin->name ? "https" : "http", six ? "[" : "", addresses[i],
+                 six ? "]" : "", origin->port, origin->name ? "#" : "", origin->name ? origin->name : "");
         status = append_text(out, url, err);
     }
     free(addresses);
@@ -217,14 +219,21 @@ static enum refit_status ask(struct origin *origin, struct refit_deadline deadli
 static enum refit_status open_dns(struct refit_members *members, struct origin *origin, const char *text,
                                   struct refit_error *err)
 {
+    static const char https[] = "https://";
+    bool secure = strncmp(text, https, sizeof https - 1) == 0;
+    if (secure)
+        text += sizeof https - 1;
     const char *colon = strrchr(text, ':');
-    char *end = NULL, name[256];
+    char *end = NULL, name[REFIT_URL_MAX - REFIT_MEMBER_ADDRESS_MAX - 24]; /* so that it fits into a URL with an address */
     unsigned long port = colon ? strtoul(colon + 1, &end, 10) : 0;
     size_t len = colon ? (size_t)(colon - text) : 0;
     if (len == 0 || len >= sizeof name || !colon[1] || *end || port == 0 || port > UINT16_MAX)
-        return refit_fail(err, REFIT_INVALID, "\"dns:%s\": expected dns:NAME:PORT", text);
+        return refit_fail(err, REFIT_INVALID, "\"dns:%s\": expected dns:NAME:PORT or dns:https://NAME:PORT", text);
     snprintf(name, sizeof name, "%.*s", (int)len, text);
     origin->kind = ORIGIN_DNS;
+    origin->name = secure ? strdup(name) : NULL;
+    if (secure && !origin->name)
+        return refit_fail_alloc(err, "a name", len);
     origin->port = (uint16_t)port;
     origin->resolver = refit_resolver_create(name, members->resolve, members->context);
     return origin->resolver ? REFIT_OK : refit_fail_alloc(err, "a resolver", sizeof *origin);
@@ -375,6 +384,7 @@ void refit_members_close(struct refit_members *members)
         return;
     for (size_t i = 0; i < members->count; i++) {
         free(members->origins[i].path);
+        free(members->origins[i].name);
         refit_resolver_destroy(members->origins[i].resolver);
         refit_membership_release(&members->origins[i].last);
     }

@@ -68,14 +68,9 @@ static enum refit_status open_lead(struct refit_sender *sender, const struct ref
                                      .members = {.texts = config->replicas, .count = config->replica_count,
                                                  .list = config->members},
                                      .name = config->name, .takeover = config->takeover != 0, .transport = config->transport};
-    const struct refit_credentials_config credentials = {.cacert = config->cacert, .cert = config->cert, .key = config->key,
-                                                         .token_file = config->token_file,
-                                                         .plaintext_tokens = config->insecure_plaintext_tokens != 0};
     struct refit_ranks_handlers handlers = {.message = lead_message, .lost = lead_lost, .context = sender};
-    enum refit_status status = refit_credentials_open(&credentials, &sender->credentials, err);
     lead.credentials = sender->credentials;
-    if (status == REFIT_OK)
-        status = refit_lead_create(&lead, &sender->lead, err);
+    enum refit_status status = refit_lead_create(&lead, &sender->lead, err);
     if (status != REFIT_OK) {
         refit_io_close(&own);
         return status;
@@ -135,6 +130,16 @@ static enum refit_status meet(struct refit_sender *sender, struct refit_deadline
     return status;
 }
 
+/* Only the lead calls control APIs, so only it needs the token. */
+static enum refit_status open_credentials(struct refit_sender *sender, const struct refit_sender_config *config,
+                                          struct refit_error *err)
+{
+    const struct refit_credentials_config credentials = {.cacert = config->cacert, .cert = config->cert, .key = config->key,
+                                                         .token_file = config->rank == 0 ? config->token_file : "",
+                                                         .plaintext_tokens = config->insecure_plaintext_tokens != 0};
+    return refit_credentials_open(&credentials, &sender->credentials, err);
+}
+
 enum refit_status refit_sender_open(const struct refit_sender_config *config, struct refit_sender **out,
                                     struct refit_error *err)
 {
@@ -148,8 +153,11 @@ enum refit_status refit_sender_open(const struct refit_sender_config *config, st
     sender->ranks = config->ranks;
     sender->connect_timeout_ms = config->connect_timeout_ms > 0 ? config->connect_timeout_ms : CONNECT_TIMEOUT_MS;
     struct refit_deadline deadline = refit_deadline_in_ms(sender->connect_timeout_ms);
-    struct refit_server_config server = {.rank = config->rank, .streams = config->streams};
-    status = refit_server_create(&server, &sender->server, err);
+    status = open_credentials(sender, config, err);
+    struct refit_server_config server = {.rank = config->rank, .streams = config->streams,
+                                         .credentials = sender->credentials};
+    if (status == REFIT_OK)
+        status = refit_server_create(&server, &sender->server, err);
     if (status == REFIT_OK)
         status = join(sender, config, deadline, err);
     if (status == REFIT_OK) {

@@ -22,7 +22,7 @@ struct refit_sender {
     struct refit_server *server;
     struct refit_ranks *member;     /* this rank's end */
     struct refit_lead *lead;        /* rank 0 */
-    struct refit_credentials *credentials; /* rank 0: shown to replicas */
+    struct refit_credentials *credentials; /* shown to replicas; by ranks other than 0 for bulk bytes only */
     struct refit_ranks *lead_ranks; /* rank 0: the lead's end */
     uint64_t turn;                  /* calls that all ranks make together, so far */
     struct refit_shared *shared;

@@ -227,7 +227,11 @@ static enum refit_status move_bytes(struct service *service, struct refit_plan *
     };
     memcpy(config.token, service->token, sizeof config.token);
     struct refit_endpoint *endpoint = NULL;
-    enum refit_status status = transport->open(&config, &endpoint, err);
+    enum refit_status status = REFIT_OK;
+    if (server->config.credentials && json_is_true(json_object_get(service->card, "tls")))
+        status = refit_credentials_data_tls(server->config.credentials, &config.tls, err);
+    if (status == REFIT_OK)
+        status = transport->open(&config, &endpoint, err);
     if (status != REFIT_OK)
         return status;
     status = set_endpoint(service, endpoint, err);

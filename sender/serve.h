@@ -11,6 +11,7 @@
 
 #include "base/json.h"
 #include "memory/arena.h"
+#include "sender/credentials.h"
 #include "sender/plan_cache.h"
 #include "sender/ranks.h"
 #include "transport/transport.h"
@@ -36,6 +37,7 @@ struct refit_server;
 
 struct refit_server_config {
     uint32_t rank;
+    struct refit_credentials *credentials; /* borrowed; for replicas that take bytes over TLS; NULL: none */
     unsigned streams;
 };
 REFIT_MUST_CHECK enum refit_status refit_server_create(const struct refit_server_config *config,

@@ -9,6 +9,7 @@
 
 #include "base/io.h"
 #include "base/json.h"
+#include "base/roff.h"
 #include "drivers/driver.h"
 #include "receiver/bank.h"
 #include "sidecar/listen_address.h"
@@ -51,6 +52,18 @@ static const struct option options[] = {
      "role of client certificates that --tls-client-names does not list"},
     {"tls-client-names", TEXT, AT(tls_client_names), "", 0, 0, NULL,
      "file with lines ROLE:KIND:NAME for names in client certificates (KIND uri, dns, ip, email or cn)"},
+    {"data-tls", ONE_OF, AT(data_tls), "auto", 0, 0, "auto|on|off",
+     "TLS for bulk bytes that come in; auto: where --tls-cert or --data-tls-cert is given"},
+    {"data-tls-cert", TEXT, AT(data_tls_cert), "", 0, 0, NULL,
+     "file with the certificate chain of --data, also shown to other refitd that are sent bytes; empty: --tls-cert"},
+    {"data-tls-key", TEXT, AT(data_tls_key), "", 0, 0, NULL, "file with the key of --data-tls-cert"},
+    {"data-tls-client-ca", TEXT, AT(data_tls_client_ca), "", 0, 0, NULL,
+     "file with the CAs that sign who sends bytes, which must then show a certificate; empty: --tls-client-ca"},
+    {"data-tls-ca", TEXT, AT(data_tls_ca), "", 0, 0, NULL,
+     "file with the CAs that sign other refitd, for bytes sent to them; empty: --siblings-cacert, else the clients' CAs, else "
+     "the system's"},
+    {"data-tls-name", TEXT, AT(data_tls_name), "", 0, 0, NULL,
+     "name that who sends bytes must find in the certificate; empty: the address dialled"},
     {"token-file", TEXT, AT(token_file), "", 0, 0, NULL,
      "file with lines ROLE:TOKEN or ROLE:NAME:TOKEN (ROLE read, refit or admin); requests must then carry one"},
     {"insecure-control", BOOL, AT(insecure_control), "false", 0, 0, NULL,
@@ -353,6 +366,8 @@ static bool apply_action(const char *arg, struct refit_config *config)
         config->action = REFIT_CONFIG_VERSION;
     else if (strcmp(arg, "--print-config") == 0)
         config->action = REFIT_CONFIG_PRINT;
+    else if (strcmp(arg, "--print-manual") == 0)
+        config->action = REFIT_CONFIG_MANUAL;
     else
         return false;
     return true;
@@ -423,6 +438,37 @@ static enum refit_status check_tls(const struct refit_config *config, struct ref
     return REFIT_OK;
 }
 
+static const char *first_of(const char *one, const char *other)
+{
+    return one[0] ? one : other;
+}
+
+void refit_config_read_data_tls(const struct refit_config *config, struct refit_config_data_tls *out)
+{
+    bool off = config->data_tls == REFIT_DATA_TLS_OFF, own = config->data_tls_client_ca[0] != '\0';
+    *out = (struct refit_config_data_tls){.cert = first_of(config->data_tls_cert, config->tls_cert),
+                                          .key = first_of(config->data_tls_key, config->tls_key),
+                                          .client_ca = first_of(config->data_tls_client_ca, config->tls_client_ca),
+                                          .client_optional = !own && config->tls_client_optional};
+    out->ca = first_of(config->data_tls_ca, first_of(config->siblings_cacert, out->client_ca));
+    out->demanded = !off && out->cert[0];
+}
+
+static enum refit_status check_data_tls(const struct refit_config *config, struct refit_error *err)
+{
+    struct refit_config_data_tls tls;
+    refit_config_read_data_tls(config, &tls);
+    if (!config->data_tls_cert[0] != !config->data_tls_key[0])
+        return refit_fail(err, REFIT_INVALID, "--data-tls-cert and --data-tls-key belong together, found only --data-tls-%s",
+                          config->data_tls_cert[0] ? "cert" : "key");
+    if (config->data_tls == REFIT_DATA_TLS_ON && !tls.cert[0])
+        return refit_fail(err, REFIT_INVALID, "--data-tls on: --data-tls-cert or --tls-cert is needed beside it");
+    if (config->data_tls_client_ca[0] && !tls.demanded)
+        return refit_fail(err, REFIT_INVALID, "--data-tls-client-ca %s: bulk bytes have no TLS here; name a --data-tls-cert",
+                          config->data_tls_client_ca);
+    return REFIT_OK;
+}
+
 static enum refit_status check_control(const struct refit_config *config, struct refit_error *err)
 {
     struct sockaddr_storage control;
@@ -466,6 +512,8 @@ static enum refit_status check_engine(const struct refit_config *config, struct 
 static enum refit_status check(const struct refit_config *config, struct refit_error *err)
 {
     enum refit_status status = check_control(config, err);
+    if (status == REFIT_OK)
+        status = check_data_tls(config, err);
     if (status)
         return status;
     if (config->initial_checkpoint[0] && !config->checkpoint_root[0])
@@ -515,11 +563,25 @@ static void print_wrapped(FILE *out, const char *name, const char *help, const c
             env);
 }
 
-void refit_config_help(FILE *out)
+static const struct {
+    const char *name, *help;
+} actions[] = {
+    {"print-config", "print the options in effect and where each came from, as a configuration file, and exit"},
+    {"print-manual", "print the manual page, refitd(8), and exit"},
+    {"version", "print the version and exit"},
+    {"help", "print this and exit"},
+};
+
+static const char *metavar_of(const struct option *o)
 {
     static const char *const metavar[] = {[TEXT] = " TEXT",         [NUMBER] = " N", [BYTES] = " BYTES",
                                           [DURATION] = " DURATION", [BOOL] = "",     [ADDRESS] = " ADDRESS:PORT",
                                           [ENDPOINT] = " ADDRESS:PORT|unix:/PATH", [MODE] = " MODE"};
+    return o->kind == ONE_OF ? o->words : metavar[o->kind] + (metavar[o->kind][0] == ' ');
+}
+
+void refit_config_help(FILE *out)
+{
     fprintf(out, "Usage: refitd [OPTION]...\n\n"
                  "Keeps the weights of one serving replica, takes in new versions while the old one is served, and\n"
                  "switches all its engine processes between two steps.\n\n"
@@ -529,15 +591,48 @@ void refit_config_help(FILE *out)
     for (size_t i = 0; i < OPTION_COUNT; i++) {
         char env[64], name[96];
         env_name(&options[i], env);
-        if (options[i].kind == ONE_OF)
-            snprintf(name, sizeof name, "%s %s", options[i].name, options[i].words);
-        else
-            snprintf(name, sizeof name, "%s%s", options[i].name, metavar[options[i].kind]);
+        const char *metavar = metavar_of(&options[i]);
+        snprintf(name, sizeof name, "%s%s%s", options[i].name, *metavar ? " " : "", metavar);
         print_wrapped(out, name, options[i].help, options[i].fallback, env);
     }
-    fprintf(out, "  --print-config\n        print the options in effect and where each came from, as a configuration file, and exit\n"
-                 "  --version\n        print the version and exit\n"
-                 "  --help\n        print this and exit\n");
+    for (size_t i = 0; i < sizeof actions / sizeof *actions; i++)
+        fprintf(out, "  --%s\n        %s\n", actions[i].name, actions[i].help);
+}
+
+static void print_manual_option(FILE *out, const struct option *o)
+{
+    char env[64], flag[80], text[512];
+    env_name(o, env);
+    snprintf(flag, sizeof flag, "--%s", o->name);
+    snprintf(text, sizeof text, "%s\nDefault: %s. Environment: %s.", o->help, *o->fallback ? o->fallback : "none", env);
+    refit_roff_item(out, flag, *metavar_of(o) ? metavar_of(o) : NULL, text);
+}
+
+void refit_config_manual(FILE *out, const char *version)
+{
+    refit_roff_head(out, "refitd", 8, "the sidecar of one serving replica", version);
+    fprintf(out, ".SH SYNOPSIS\n.B refitd\n[\\fIOPTION\\fR]...\n.SH DESCRIPTION\n");
+    refit_roff_text(out, "Keeps the weights of one serving replica, takes in new versions while the old one is served, and\n"
+                         "switches all its engine processes between two steps.\n");
+    fprintf(out, ".PP\n");
+    refit_roff_text(out, "Each option is a flag, an environment variable and a key of the --config file. A flag overrides the\n"
+                         "environment, which overrides the file. Bytes: 512MiB, 16GiB. Durations: 250ms, 30s, 10m.\n");
+    fprintf(out, ".SH OPTIONS\n");
+    for (size_t i = 0; i < OPTION_COUNT; i++)
+        print_manual_option(out, &options[i]);
+    for (size_t i = 0; i < sizeof actions / sizeof *actions; i++) {
+        char flag[32];
+        snprintf(flag, sizeof flag, "--%s", actions[i].name);
+        refit_roff_item(out, flag, NULL, actions[i].help);
+    }
+    fprintf(out, ".SH \"EXIT STATUS\"\n");
+    refit_roff_item(out, "0", NULL, "it was told to end, and ended in order");
+    refit_roff_item(out, "1", NULL, "it could not start, or not end within --drain-timeout; the log says why");
+    refit_roff_item(out, "2", NULL, "the configuration is wrong");
+    fprintf(out, ".SH SIGNALS\n");
+    refit_roff_item(out, "TERM, INT", NULL, "drain and end; a second one: end at once");
+    refit_roff_item(out, "HUP", NULL, "read certificates, lists of tokens and names again, and open the audit log again");
+    fprintf(out, ".SH \"SEE ALSO\"\n.BR refit (1)\n");
 }
 
 static void format(const struct refit_config *config, const struct option *o, char *out, size_t size)

@@ -15,12 +15,13 @@
 
 #define REFIT_CONFIG_TEXT_MAX 1024
 
-enum refit_config_action { REFIT_CONFIG_RUN, REFIT_CONFIG_HELP, REFIT_CONFIG_VERSION, REFIT_CONFIG_PRINT };
+enum refit_config_action { REFIT_CONFIG_RUN, REFIT_CONFIG_HELP, REFIT_CONFIG_VERSION, REFIT_CONFIG_PRINT, REFIT_CONFIG_MANUAL };
 
 /* Where an option's value came from. */
 enum refit_config_source {
     REFIT_CONFIG_DEFAULT, REFIT_CONFIG_FILE, REFIT_CONFIG_ENVIRONMENT, REFIT_CONFIG_FLAG
 };
+enum refit_data_tls { REFIT_DATA_TLS_AUTO, REFIT_DATA_TLS_ON, REFIT_DATA_TLS_OFF };
 #define REFIT_CONFIG_OPTIONS_MAX 96
 
 struct refit_config {
@@ -39,6 +40,10 @@ struct refit_config {
     bool tls_client_optional;
     uint64_t tls_client_role; /* enum refit_access_role */
     char tls_client_names[REFIT_CONFIG_TEXT_MAX];
+    uint64_t data_tls; /* enum refit_data_tls */
+    char data_tls_cert[REFIT_CONFIG_TEXT_MAX], data_tls_key[REFIT_CONFIG_TEXT_MAX];
+    char data_tls_client_ca[REFIT_CONFIG_TEXT_MAX], data_tls_ca[REFIT_CONFIG_TEXT_MAX];
+    char data_tls_name[REFIT_CONFIG_TEXT_MAX];
     char token_file[REFIT_CONFIG_TEXT_MAX];
     bool insecure_plaintext_tokens;
     char audit_log[REFIT_CONFIG_TEXT_MAX];
@@ -84,7 +89,15 @@ REFIT_MUST_CHECK enum refit_status refit_config_load(int argc, char *const *argv
                                                      struct refit_config *out, struct refit_error *err);
 /* The engine is told over HTTP to load weights (drivers/driver.h). */
 bool refit_config_drives(const struct refit_config *config);
+/* What bulk bytes use, after the defaults that come from other options. Texts are borrowed, and empty where there is none. */
+struct refit_config_data_tls {
+    bool demanded; /* of holders */
+    const char *cert, *key, *client_ca, *ca;
+    bool client_optional;
+};
+void refit_config_read_data_tls(const struct refit_config *config, struct refit_config_data_tls *out);
 void refit_config_help(FILE *out);
+void refit_config_manual(FILE *out, const char *version); /* refitd(8), as roff */
 /* In the form of a configuration file, which --config takes back, with a comment before what is not the default that says
  * where it came from. No option holds a secret: tokens and keys are in files of their own. */
 void refit_config_print(const struct refit_config *config, FILE *out);

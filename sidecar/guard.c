@@ -8,7 +8,7 @@
 #include "base/log.h"
 
 struct refit_guard {
-    struct refit_tls *tls;
+    struct refit_tls *tls, *data, *peers; /* NULL: none */
     struct refit_access *access;
     uint64_t unauthenticated, forbidden;
 };
@@ -25,12 +25,30 @@ static enum refit_status open_tls(const struct refit_config *config, struct refi
     return status ? refit_error_prefix(err, status, "--tls-cert") : REFIT_OK;
 }
 
+static enum refit_status open_data_tls(struct refit_guard *guard, const struct refit_config *config,
+                                       struct refit_error *err)
+{
+    struct refit_config_data_tls files;
+    refit_config_read_data_tls(config, &files);
+    const struct refit_tls_config server = {.end = REFIT_TLS_SERVER, .use = REFIT_TLS_DATA, .cert = files.cert,
+                                            .key = files.key, .ca = files.client_ca,
+                                            .client_optional = files.client_optional};
+    const struct refit_tls_config client = {.end = REFIT_TLS_CLIENT, .use = REFIT_TLS_DATA, .cert = files.cert,
+                                            .key = files.key, .ca = files.ca};
+    enum refit_status status = files.demanded ? refit_tls_open(&server, &guard->data, err) : REFIT_OK;
+    if (status == REFIT_OK && (files.cert[0] || files.ca[0]))
+        status = refit_tls_open(&client, &guard->peers, err);
+    return status ? refit_error_prefix(err, status, "--data-tls") : REFIT_OK;
+}
+
 enum refit_status refit_guard_open(const struct refit_config *config, struct refit_guard **out, struct refit_error *err)
 {
     struct refit_guard *guard = calloc(1, sizeof *guard);
     if (!guard)
         return refit_fail_alloc(err, "the guard", sizeof *guard);
     enum refit_status status = open_tls(config, &guard->tls, err);
+    if (status == REFIT_OK)
+        status = open_data_tls(guard, config, err);
     if (status == REFIT_OK)
         status = refit_access_open(config, &guard->access, err);
     if (status == REFIT_OK)
@@ -45,6 +63,8 @@ void refit_guard_close(struct refit_guard *guard)
     if (!guard)
         return;
     refit_tls_close(guard->tls);
+    refit_tls_close(guard->data);
+    refit_tls_close(guard->peers);
     refit_access_close(guard->access);
     free(guard);
 }
@@ -54,7 +74,17 @@ struct refit_tls *refit_guard_tls(struct refit_guard *guard)
     return guard->tls;
 }
 
-static void refresh_tls(struct refit_tls *tls)
+struct refit_tls *refit_guard_data_tls(struct refit_guard *guard)
+{
+    return guard->data;
+}
+
+struct refit_tls *refit_guard_peer_tls(struct refit_guard *guard)
+{
+    return guard->peers;
+}
+
+static void refresh_tls(struct refit_tls *tls, const char *use)
 {
     struct refit_tls_status now;
     struct refit_error err;
@@ -62,11 +92,13 @@ static void refresh_tls(struct refit_tls *tls)
     case REFIT_TLS_SAME: break;
     case REFIT_TLS_RELOADED:
         refit_tls_read_status(tls, &now);
-        refit_log_event(REFIT_LOG_INFO, "TLS files read again", refit_log_text("subject", now.subject),
+        refit_log_event(REFIT_LOG_INFO, "TLS files read again", refit_log_text("use", use),
+                        refit_log_text("subject", now.subject),
                         refit_log_i64("not_after", now.not_after_s));
         break;
     case REFIT_TLS_REFUSED:
-        refit_log_event(REFIT_LOG_ERROR, "new TLS files are refused, the old ones are in use", REFIT_LOG_CAUSE(&err));
+        refit_log_event(REFIT_LOG_ERROR, "new TLS files are refused, the old ones are in use",
+                        refit_log_text("use", use), REFIT_LOG_CAUSE(&err));
         break;
     }
 }
@@ -74,7 +106,11 @@ static void refresh_tls(struct refit_tls *tls)
 void refit_guard_refresh(struct refit_guard *guard)
 {
     if (guard->tls)
-        refresh_tls(guard->tls);
+        refresh_tls(guard->tls, "control");
+    if (guard->data)
+        refresh_tls(guard->data, "data");
+    if (guard->peers)
+        refresh_tls(guard->peers, "peers");
     refit_access_refresh(guard->access);
 }
 

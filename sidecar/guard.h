@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The door of the control listener: its certificates, the access lists, and who is let through to which route.
+ * The door: the certificates of the control listener and of the data port, the access lists, and who is let through to
+ * which route of the control listener.
  */
 #ifndef REFIT_SIDECAR_GUARD_H
 #define REFIT_SIDECAR_GUARD_H
@@ -13,6 +14,8 @@ REFIT_MUST_CHECK enum refit_status refit_guard_open(const struct refit_config *c
                                                     struct refit_error *err);
 void refit_guard_close(struct refit_guard *guard);
 struct refit_tls *refit_guard_tls(struct refit_guard *guard); /* NULL: the listener is plain */
+struct refit_tls *refit_guard_data_tls(struct refit_guard *guard); /* of the data port; NULL: it is plain */
+struct refit_tls *refit_guard_peer_tls(struct refit_guard *guard); /* towards other refitd; NULL: nothing is configured */
 /* Looks at the files again; says what changed. About once a second, and when asked to. */
 void refit_guard_refresh(struct refit_guard *guard);
 

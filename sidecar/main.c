@@ -55,6 +55,7 @@ int main(int argc, char **argv)
     case REFIT_CONFIG_HELP: refit_config_help(stdout); return 0;
     case REFIT_CONFIG_VERSION: printf("refitd %s\n", REFIT_VERSION); return 0;
     case REFIT_CONFIG_PRINT: refit_config_print(&config, stdout); return 0;
+    case REFIT_CONFIG_MANUAL: refit_config_manual(stdout, REFIT_VERSION); return 0;
     case REFIT_CONFIG_RUN: break;
     }
     refit_log_setup((enum refit_log_level)config.log_level, (enum refit_log_format)config.log_format, "refitd");

@@ -312,7 +312,9 @@ static void fill_receiver_config(const struct refit_sidecar *sidecar, const char
                  .layout = sidecar->layout,
                  .engine = sidecar->driver ? refit_driver_hooks(sidecar->driver) : NULL,
                  .adopt_ms = (int64_t)config->adopt_timeout_ms},
-        .listener = {.tcp_address = data_host, .tcp_port = data_port, .advertise = or_null(config->advertise)},
+        .listener = {.tcp_address = data_host, .tcp_port = data_port, .advertise = or_null(config->advertise),
+                     .tls = refit_guard_data_tls(sidecar->guard), .tls_name = or_null(config->data_tls_name)},
+        .tls = refit_guard_peer_tls(sidecar->guard),
         .checkpoint_root = or_null(config->checkpoint_root),
         .streams = (unsigned)config->streams,
         .rate_bytes_per_s = config->rate,
@@ -616,12 +618,12 @@ static void destroy(struct refit_sidecar *sidecar)
     refit_httpd_stop(sidecar->admin);
     refit_routes_destroy(sidecar->control_routes);
     refit_routes_destroy(sidecar->admin_routes);
-    refit_guard_close(sidecar->guard);
     refit_audit_close();
     refit_catch_up_stop(sidecar->catch_up);
     if (sidecar->driver)
         refit_driver_stop(sidecar->driver);
     refit_receiver_close(sidecar->receiver);
+    refit_guard_close(sidecar->guard); /* its certificates were the receiver's too */
     refit_driver_destroy(sidecar->driver);
     refit_layout_release(sidecar->layout);
     refit_traffic_release(&sidecar->traffic);

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/io.h"
+#include "sender/http_client.h"
 #include "sender/members.h"
 
 #define LONG_MS 30000
@@ -95,7 +96,7 @@ static void what_is_not_well_formed_is_refused_at_once(void **state)
     static const struct {
         const char *text, *says;
     } wrong[] = {{"ftp://a:1", "http"},       {"file:", "PATH"},      {"dns:name", "NAME:PORT"}, {"dns::80", "NAME:PORT"},
-                 {"dns:name:0", "NAME:PORT"}, {"dns:n:99999", "NAME"}, {"http://a:1+", "URL"},    {"http://a:1+http://a:1", "twice"}};
+                 {"dns:name:0", "NAME:PORT"}, {"dns:n:99999", "NAME"}, {"dns:https://:1", "NAME"}, {"http://a:1+", "URL"},    {"http://a:1+http://a:1", "twice"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         assert_int_equal(open_texts(&wrong[i].text, 1), REFIT_INVALID);
         if (!strstr(err.text, wrong[i].says))
@@ -244,6 +245,22 @@ static void every_address_of_a_name_is_a_replica_in_a_stable_order(void **state)
     expect(3, "http://z:1");
 }
 
+static void replicas_behind_a_name_over_https_are_to_prove_it(void **state)
+{
+    set_dns(false, false, 2, "fd00::2", "10.0.0.1");
+    struct refit_members_config config = {.list = "dns:https://rollout.svc:8470", .resolve = resolve};
+    struct refit_http_url url;
+    assert_int_equal(refit_members_open(&config, &members, &err), REFIT_OK);
+    expect(1, "https://10.0.0.1:8470#rollout.svc https://[fd00::2]:8470#rollout.svc");
+    assert_int_equal(refit_http_url_parse("https://[fd00::2]:8470#rollout.svc", &url, &err), REFIT_OK);
+    assert_string_equal(url.host, "fd00::2");
+    assert_string_equal(url.name, "rollout.svc");
+    assert_int_equal(refit_http_url_parse("https://10.0.0.1:8470", &url, &err), REFIT_OK);
+    assert_string_equal(url.name, "10.0.0.1");
+    assert_int_equal(refit_http_url_parse("http://10.0.0.1:8470#rollout.svc", &url, &err), REFIT_INVALID);
+    assert_int_equal(refit_http_url_parse("https://10.0.0.1:8470#", &url, &err), REFIT_INVALID);
+}
+
 static void a_resolver_that_fails_changes_nothing(void **state)
 {
     set_dns(false, true, 0, NULL, NULL);
@@ -292,6 +309,7 @@ int main(void)
         TEST(a_file_that_is_broken_for_a_while_changes_nothing),
         TEST(a_file_that_was_never_good_is_named_with_its_line),
         TEST(every_address_of_a_name_is_a_replica_in_a_stable_order),
+        TEST(replicas_behind_a_name_over_https_are_to_prove_it),
         TEST(a_resolver_that_fails_changes_nothing),
         TEST(a_resolver_that_hangs_costs_its_deadline_and_one_thread),
         TEST(members_may_be_closed_while_a_resolver_hangs),

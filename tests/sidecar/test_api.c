@@ -267,6 +267,23 @@ static void a_long_poll_ends_when_its_time_is_over(void **state)
     assert_problem(&answer, 400, "invalid");
 }
 
+static void a_source_that_is_known_is_checked_all_the_same(void **state)
+{
+    struct refit_layout *layout;
+    char path[128];
+    assert_int_equal(refit_layout_parse(REFITD_LAYOUT, strlen(REFITD_LAYOUT), "layout", &layout, NULL), REFIT_OK);
+    snprintf(path, sizeof path, "/v1/sources/%s", refit_layout_digest(layout));
+    for (int i = 0; i < 2; i++) {
+        http_call(refitd.control, "PUT", path, REFITD_LAYOUT, &answer);
+        assert_int_equal(answer.status, 201);
+        http_call(refitd.control, "PUT", path, refit_layout_text(layout, NULL), &answer);
+        assert_int_equal(answer.status, 201);
+        http_call(refitd.control, "PUT", path, "nonsense", &answer);
+        assert_problem(&answer, 400, "invalid");
+    }
+    refit_layout_release(layout);
+}
+
 static void a_half_closed_client_gets_the_answer_of_its_long_poll(void **state)
 {
     char id[64], request[256];
@@ -500,6 +517,7 @@ int main(void)
         TEST(a_refused_digest_stays_out),
         TEST(events_end_with_the_refit),
         TEST(a_long_poll_ends_when_its_time_is_over),
+        TEST(a_source_that_is_known_is_checked_all_the_same),
         TEST(a_half_closed_client_gets_the_answer_of_its_long_poll),
         TEST(a_lead_begins_commits_and_is_fenced),
         TEST(a_member_of_a_fleet_tells_who_holds_what),

@@ -213,6 +213,35 @@ static void control_beyond_loopback_is_authenticated(void **state)
     assert_int_equal(LOAD("--token-file", "t"), REFIT_OK);
 }
 
+static void assert_data_tls(bool demanded, const char *cert, const char *client_ca, const char *ca)
+{
+    struct refit_config_data_tls tls;
+    refit_config_read_data_tls(&config, &tls);
+    assert_int_equal(tls.demanded, demanded);
+    assert_string_equal(tls.cert, cert);
+    assert_string_equal(tls.client_ca, client_ca);
+    assert_string_equal(tls.ca, ca);
+}
+
+static void bulk_bytes_use_the_certificates_of_control_unless_told_otherwise(void **state)
+{
+    assert_int_equal(LOAD(), REFIT_OK);
+    assert_data_tls(false, "", "", "");
+    assert_int_equal(LOAD("--tls-cert", "c", "--tls-key", "k", "--tls-client-ca", "a"), REFIT_OK);
+    assert_data_tls(true, "c", "a", "a");
+    assert_int_equal(LOAD("--tls-cert", "c", "--tls-key", "k", "--siblings-cacert", "s", "--tls-client-ca", "a"), REFIT_OK);
+    assert_data_tls(true, "c", "a", "s");
+    assert_int_equal(LOAD("--tls-cert", "c", "--tls-key", "k", "--data-tls", "off"), REFIT_OK);
+    assert_data_tls(false, "c", "", "");
+    assert_int_equal(LOAD("--data-tls-cert", "d", "--data-tls-key", "e", "--data-tls-client-ca", "b", "--data-tls-ca", "f"),
+                     REFIT_OK);
+    assert_data_tls(true, "d", "b", "f");
+    assert_error(LOAD("--data-tls", "on"), "--data-tls-cert or --tls-cert is needed");
+    assert_error(LOAD("--data-tls", "maybe"), "one of auto|on|off");
+    assert_error(LOAD("--data-tls-key", "e"), "found only --data-tls-key");
+    assert_error(LOAD("--data-tls-client-ca", "b"), "have no TLS here");
+}
+
 static void tls_options_belong_together(void **state)
 {
     assert_error(LOAD("--tls-cert", "c"), "found only --tls-cert");
@@ -306,6 +335,7 @@ int main(void)
         cmocka_unit_test(what_belongs_together_is_checked),
         cmocka_unit_test(the_printed_configuration_says_where_it_came_from_and_no_secret),
         cmocka_unit_test(control_beyond_loopback_is_authenticated),
+        cmocka_unit_test(bulk_bytes_use_the_certificates_of_control_unless_told_otherwise),
         cmocka_unit_test(tls_options_belong_together),
         cmocka_unit_test(a_unix_socket_may_be_the_control_listener),
         cmocka_unit_test(the_printed_configuration_is_read_back),

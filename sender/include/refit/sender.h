@@ -37,7 +37,8 @@ struct refit_sender_config {
     const char *lead_address;       /* "host:port" where rank 0 listens for the other ranks; may be NULL when ranks is 1 */
     /* rank 0: who the replicas are. Each is the base URL of a control API, "https://10.0.0.7:7070"; several of them for a replica
      * that spans pods, the one with its rank 0 first, "https://a:7070+https://b:7070"; "file:PATH", a file with one of these in
-     * each line; or "dns:NAME:PORT", every address behind a name. Files and names are looked at when a publish begins. */
+     * each line; or "dns:NAME:PORT", every address behind a name ("dns:https://NAME:PORT", where each must have NAME in its
+     * certificate). Files and names are looked at when a publish begins. */
     const char *const *replicas;
     size_t replica_count;
     const char *members;            /* rank 0: more of the same, separated by commas or white space; NULL: none */
@@ -46,8 +47,9 @@ struct refit_sender_config {
     unsigned streams;               /* tcp connections per edge pair; 0: 2 */
     const char *transport;          /* NULL or "auto": local on the same host, else tcp; "tcp"; "local" */
     int64_t connect_timeout_ms;     /* for ranks to find the lead, and all to be there; 0: 60000 */
-    /* Rank 0: what replicas are shown, and which are trusted. Paths of PEM files, read again when they change. NULL: by the
-     * environment (REFIT_CACERT, REFIT_CERT, REFIT_KEY, REFIT_TOKEN_FILE), and "" none. */
+    /* What replicas are shown, and which are trusted; the files of certificates by every rank, for bulk bytes, the token by
+     * rank 0. Paths of PEM files, read again when they change. NULL: by the environment (REFIT_CACERT, REFIT_CERT, REFIT_KEY,
+     * REFIT_TOKEN_FILE), and "" none. */
     const char *cacert;             /* who signs replicas; none: the system's store */
     const char *cert, *key;         /* the certificate shown to replicas, and its key */
     const char *token_file;         /* its first line is the bearer token */
