@@ -58,6 +58,11 @@ static enum refit_status load_by_transfer(const struct refit_driver_link *link, 
     if (status == REFIT_OK) /* what a loader put off, such as quantising, is done here: it gets the same time */
         status = refit_driver_post(&link->url, "/finish_weight_update",
                                    json_pack("{s:s}", "weight_version", order->version), deadline, NULL, err);
+    /* An update that was begun and not finished would refuse the next one. This ends it, whatever is answered; it may be
+     * that there is none. */
+    if (status != REFIT_OK)
+        (void)!refit_driver_post(&link->url, "/finish_weight_update", json_object(), refit_driver_call_deadline(link), NULL,
+                                 NULL);
     return status;
 }
 

@@ -282,8 +282,9 @@ class VllmByRpc(Installs, Driven):
         self.assertEqual(self.refit(3), "committed")
 
 
-class VllmByTransfer(VllmByRpc):
+class VllmByTransfer(Installs, Driven):
     load = "transfer"
+    looks = ("/weight_info", "/is_paused")
     steps = ("pause", "begin", "load", "finish", "flush", "resume")
 
 
