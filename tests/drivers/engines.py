@@ -55,10 +55,11 @@ class Refusal(Exception):
 
 class Fault:
     """What happens at a step: "status" (an answer before anything was done), "half" (a load that fails midway), "late" (done,
-    but with an error), "other-version" (done, as something else), "hang" (no answer until the test lets go), "drop" (the connection closes), "crash" (the engine is gone)."""
+    but with an error), "other-version" (done, as something else), "hang" (no answer until the test lets go), "after" (done when the test opens the gate), "drop" (the connection closes), "crash" (the engine is gone)."""
 
     def __init__(self, kind, status=500, times=1):
         self.kind, self.status, self.times = kind, status, times
+        self.gate, self.done = threading.Event(), threading.Event()  # of "after"
 
 
 class Engine:
@@ -210,6 +211,8 @@ class Engine:
             self.let_go.wait(20)
             request.close_connection = True
             return request.connection.close()
+        if fault and fault.kind == "after":
+            fault.gate.wait(60)
         if fault and fault.kind == "hang":
             self.let_go.wait(60)
             request.close_connection = True
@@ -221,6 +224,8 @@ class Engine:
             return self.answer(request, refusal.status, refusal.body)
         except Exception as error:
             return self.answer(request, *self.failed(error))
+        if fault and fault.kind == "after":
+            fault.done.set()
         if fault and fault.kind == "other-version":
             self.version = "other"
         if fault and fault.kind == "late":
@@ -382,5 +387,5 @@ class Sglang(Engine):
 
 
 class OldSglang(Sglang):
-    """Before v0.5.6."""
+    """With the older name of a route."""
     model_info = "/get_model_info"

@@ -178,6 +178,18 @@ class Installs:
                 self.assert_serves(version)
         self.engine.let_go.set()
 
+    def test_a_pause_that_comes_late_is_undone(self):
+        self.assertEqual(self.refit(1), "committed")
+        late = self.engine.faults["pause"] = Fault("after")
+        self.assertIn("no answer", self.refit(2))
+        looks = len(self.engine.calls)
+        self.wait(lambda: len(self.engine.calls) >= looks + 4, "looked at")
+        late.gate.set()
+        self.wait(lambda: late.done.is_set(), "paused late")
+        self.wait(lambda: self.engine.serves() == "v1", "generates again")
+        self.assertEqual(self.refit(3), "committed")
+        self.assert_serves(3)
+
     def test_an_engine_that_crashes_in_between_gets_the_old_version_when_it_is_back(self):
         self.assertEqual(self.refit(1), "committed")
         for version, step in enumerate(self.steps, 2):

@@ -204,9 +204,11 @@ static void a_cancelled_one_leaves_nothing(void **state)
     struct refit_export export;
     struct refit_bank_copy copy = copy_of(world, "");
     const atomic_bool cancel = true;
-    assert_int_equal(refit_export_write(&export, world->directory, world->path, &copy, refit_deadline_in_ms(60000), &cancel,
+    assert_int_equal(refit_export_write(&export, world->directory, world->path, &copy, refit_deadline_in_ms(60000),
+                                        &cancel,
                                         NULL), REFIT_ABORTED);
-    assert_int_equal(refit_export_write(&export, world->directory, world->path, &copy, refit_deadline_in_ms(0), NULL, NULL),
+    assert_int_equal(refit_export_write(&export, world->directory, world->path, &copy, refit_deadline_in_ms(0), NULL,
+                                        NULL),
                      REFIT_TIMEOUT);
     assert_int_equal(entries_of(world->path), 0);
 }
