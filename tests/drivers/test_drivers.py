@@ -84,7 +84,7 @@ class Driven(SystemTest):
         self.assertEqual(self.engine.version, str(version))
         self.assertTrue(self.ready()[0], self.ready())
         self.assertEqual(self.replica.active(), version)
-        self.assertEqual(os.listdir(self.dir), [], "a copy was left behind")
+        self.wait(lambda: not os.listdir(self.dir), "no copy is left behind")
 
 
 class Installs:
