@@ -55,7 +55,7 @@ class Refusal(Exception):
 
 class Fault:
     """What happens at a step: "status" (an answer before anything was done), "half" (a load that fails midway), "late" (done,
-    but with an error), "other-version" (done, as something else), "hang" (no answer until the test lets go), "after" (done when the test opens the gate), "drop" (the connection closes), "crash" (the engine is gone)."""
+    but with an error), "other-version" (done, as something else), "hang" (no answer until the test lets go), "after" (done when the test opens the gate), "huge" (an answer of megabytes), "drop" (the connection closes), "crash" (the engine is gone)."""
 
     def __init__(self, kind, status=500, times=1):
         self.kind, self.status, self.times = kind, status, times
@@ -203,6 +203,8 @@ class Engine:
             self.calls.append((url.path, query, json.loads(body) if body else None))
         if fault and fault.kind == "status":
             return self.answer(request, fault.status, {"detail": f"{step} failed"})
+        if fault and fault.kind == "huge":
+            return self.answer(request, 200, b" " * (4 << 20))
         if fault and fault.kind == "drop":
             request.close_connection = True
             return request.connection.close()

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """refitd with engines that install weights themselves: whole refits, and every step of them made to fail."""
 import os
+import shutil
 import signal
+import subprocess
 import sys
 import time
 import unittest
@@ -9,7 +11,7 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "system"))
 
 from engines import Fault, OldSglang, Sglang, Vllm, digest, read_safetensors  # noqa: E402
-from harness import Replica, SLOWDOWN, SystemTest, WAIT_S, engine_layout  # noqa: E402
+from harness import Replica, SLOWDOWN, SystemTest, WAIT_S, engine_layout, source_layout, tool  # noqa: E402
 from test_checkpoint import write_checkpoint  # noqa: E402
 
 
@@ -17,7 +19,10 @@ class Driven(SystemTest):
     engine_class = Vllm
     load = "rpc"
     call_timeout = f"{int(400 * SLOWDOWN)}ms"
-    options = ()
+    ranks = 2
+
+    def layout_option(self):
+        return self.path("a.layout.json")
 
     def setUp(self):
         super().setUp()
@@ -37,11 +42,11 @@ class Driven(SystemTest):
         self.assertEqual(self.engine.requests, 3, "a request was dropped")
 
     def start(self):
-        layout = engine_layout(2)
-        self.replica = Replica(self, "a", layout, [
-            "--layout", self.path("a.layout.json"), "--checkpoint-root", self.root, "--engine",
+        os.mkdir(self.path("state"))
+        self.replica = Replica(self, "a", engine_layout(self.ranks), [
+            "--layout", self.layout_option(), "--state-file", self.path("state/state.json"), "--checkpoint-root", self.root, "--engine",
             f"{self.engine.kind}={self.engine.url}", "--engine-dir", self.dir, "--engine-load", self.load, "--engine-timeout",
-            self.call_timeout, "--engine-load-timeout", f"{int(2000 * SLOWDOWN)}ms", "--engine-poll", "30ms", *self.options])
+            self.call_timeout, "--engine-load-timeout", f"{int(2000 * SLOWDOWN)}ms", "--engine-poll", "30ms"])
 
     def checkpoint(self, version):
         name = f"v{version}"
@@ -306,12 +311,65 @@ class SglangDriven(Installs, Driven):
     looks = ("/model_info",)
 
 
-class OldSglangDriven(Driven):
-    engine_class = OldSglang
+class Others(Driven):
+    """What does not depend on the kind, or is of one engine only."""
 
-    def test_the_old_name_of_a_route_is_found(self):
+    def test_trainers_publish_to_it(self):
+        for version in (1, 2):
+            self.checkpoint(version)
+            self.publish(source_layout(2), [version], [self.replica])
+            self.assert_serves(version)
+
+    def test_without_a_state_file_nothing_is_begun(self):
         self.assertEqual(self.refit(1), "committed")
+        shutil.rmtree(self.path("state"))
+        self.assertIn("the engine was not touched", self.refit(2))
         self.assert_serves(1)
+        os.mkdir(self.path("state"))
+        self.assertEqual(self.refit(3), "committed")
+        self.assert_serves(3)
+
+    def test_answers_that_are_none_change_nothing(self):
+        self.assertEqual(self.refit(1), "committed")
+        for fault in (Fault("huge"), Fault("status", 200), Fault("status", 404), Fault("drop")):
+            with self.subTest(kind=fault.kind, status=fault.status):
+                self.engine.faults["look"] = fault
+                fault.times = 10**6
+                self.assertIn("prepare", self.refit(2))
+                self.wait_not_ready("engine")
+                self.engine.faults.clear()
+                self.wait_ready(1)
+        self.assertEqual(self.refit(2), "committed")
+
+    def test_a_model_that_is_another_one_is_taken_back(self):
+        self.assertEqual(self.refit(1), "committed")
+        base = self.engine.base
+        self.engine.base = {name: base[name] for name in sorted(base)[1:]}
+        self.assertIn("the checkpoint's tensors are not the model's", self.refit(2))
+        self.wait_not_ready("stays paused")
+        self.engine.base = base
+        self.wait_ready(1)
+
+    def test_what_does_not_belong_together_is_refused(self):
+        for options in (("--engine", "vllm=http://127.0.0.1:1"), ("--engine", "trtllm=http://127.0.0.1:1", "--layout", "x"),
+                        ("--engine", "vllm=https://127.0.0.1:1", "--layout", "x")):
+            done = subprocess.run([tool("sidecar", "refitd"), *options, "--print-config"], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn("--engine", done.stderr)
+
+
+class OldSglangDriven(Driven):
+    """The older name of a route, and the layout of a checkpoint's directory."""
+    engine_class = OldSglang
+    ranks = 1
+
+    def layout_option(self):
+        return os.path.join(self.root, "base")
+
+    def test_versions_are_installed(self):
+        for version in (1, 2):
+            self.assertEqual(self.refit(version), "committed")
+            self.assert_serves(version)
 
 
 if __name__ == "__main__":
