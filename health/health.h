@@ -130,6 +130,9 @@ json_t *refit_health_history_json(const struct refit_health_history *history);
 /* GET /status: all that the page shows. */
 json_t *refit_health_status_json(const struct refit_health_view *view, const struct refit_health_history *history);
 
+/* What answers requests now; borrowed, NULL: nothing does. An engine that installs weights itself may have a version that no
+ * slot holds: after a restart of refitd. */
+const struct refit_version *refit_health_served(const struct refit_health_view *view);
 bool refit_health_is_terminal(enum refit_phase phase);
 bool refit_health_is_retryable(enum refit_status status); /* the same request may succeed later */
 

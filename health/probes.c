@@ -49,8 +49,7 @@ static void check_capacity(const struct refit_health_view *view, struct checks *
         check(checks, "capacity", view->started, "capacity is being reserved");
 }
 
-/* What answers requests now. An engine over HTTP may have a version that no slot holds: after a restart of refitd. */
-static const struct refit_version *served_version(const struct refit_health_view *view)
+const struct refit_version *refit_health_served(const struct refit_health_view *view)
 {
     const struct refit_bank_slot *slot = served(view);
     if (view->engine)
@@ -61,7 +60,7 @@ static const struct refit_version *served_version(const struct refit_health_view
 static struct refit_health_verdict verdict(const struct refit_health_view *view, struct checks *checks)
 {
     const struct refit_bank_slot *slot = served(view);
-    const struct refit_version none = {0}, *found = served_version(view), *version = found ? found : &none;
+    const struct refit_version none = {0}, *found = refit_health_served(view), *version = found ? found : &none;
     struct refit_health_verdict out = {.ok = checks->reasons && json_array_size(checks->reasons) == 0,
                                        .version = version->version};
     out.body = json_pack("{s:s, s:o, s:s, s:s, s:s, s:o, s:o}", "status", out.ok ? "ok" : "unavailable", "version",
@@ -86,7 +85,7 @@ struct refit_health_verdict refit_health_started(const struct refit_health_view 
     struct checks checks = begin();
     check_capacity(view, &checks);
     if (view->startup_needs_weights)
-        check(&checks, "version", served_version(view), "no version is served yet, and --startup-needs-weights asks for one");
+        check(&checks, "version", refit_health_served(view), "no version is served yet, and --startup-needs-weights asks for one");
     return verdict(view, &checks);
 }
 
@@ -102,7 +101,7 @@ static void check_engine(const struct refit_health_view *view, struct checks *ch
 
 static void check_version(const struct refit_health_view *view, struct checks *checks)
 {
-    const struct refit_version *version = served_version(view);
+    const struct refit_version *version = refit_health_served(view);
     check(checks, "version", version, "%s",
           view->receiver->bank.adopting ? "waiting for engines to hand their slots back after a restart"
                                         : "no version is served yet");
