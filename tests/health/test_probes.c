@@ -78,7 +78,8 @@ static void not_ready_without_an_engine(void **state)
 static void a_driven_engine_is_ready_while_it_is_whole(void **state)
 {
     struct refit_health_engine engine = {.kind = "vllm", .whole = true, .version.version = 7};
-    struct refit_health_view view = {.started = true, .receiver = &receiver, .engine = &engine, .ready_min_version = 7};
+    view.engine = &engine;
+    view.ready_min_version = 7;
     receiver.bank.attached = 0;
     receiver.bank.active = REFIT_SLOT_NONE;
     struct refit_health_verdict verdict = refit_health_ready(&view);
