@@ -18,7 +18,6 @@ from test_checkpoint import write_checkpoint  # noqa: E402
 class Driven(SystemTest):
     engine_class = Vllm
     load = "rpc"
-    call_timeout = f"{int(400 * SLOWDOWN)}ms"
     ranks = 2
 
     def layout_option(self):
@@ -46,7 +45,18 @@ class Driven(SystemTest):
         self.replica = Replica(self, "a", engine_layout(self.ranks), [
             "--layout", self.layout_option(), "--state-file", self.path("state/state.json"), "--checkpoint-root", self.root, "--engine",
             f"{self.engine.kind}={self.engine.url}", "--engine-dir", self.dir, "--engine-load", self.load, "--engine-timeout",
-            self.call_timeout, "--engine-load-timeout", f"{int(2000 * SLOWDOWN)}ms", "--engine-poll", "30ms"])
+            "30s", "--engine-load-timeout", "30s", "--engine-poll", "30ms"])
+
+    def be_impatient(self):
+        """Hangs are seen soon; other tests must not take a slow machine for one."""
+        at = self.replica.options.index("--engine-timeout") + 1
+        self.replica.options[at] = f"{int(1500 * SLOWDOWN)}ms"
+        self.restart()
+
+    def restart(self):
+        self.replica.refitd.kill()
+        self.replica.refitd.wait()
+        self.replica.start()
 
     def checkpoint(self, version):
         name = f"v{version}"
@@ -92,8 +102,8 @@ class Driven(SystemTest):
         self.wait(lambda: not os.listdir(self.dir), "no copy is left behind")
 
 
-class Installs:
-    """What holds for every kind."""
+class Steps:
+    """The steps of an install, each made to fail in each way."""
 
     def test_versions_are_installed_and_rolled_back(self):
         self.wait(lambda: not self.ready()[0], "not ready without a version")
@@ -103,19 +113,6 @@ class Installs:
         self.assertEqual(self.replica.call("POST", "/rollback", {})[0], 200)
         self.assert_serves(2)
         self.assertEqual(self.replica.call("GET", "/status")[1]["engine"]["installs"], 4)
-
-    def test_caches_are_kept_when_that_is_asked_for(self):
-        self.assertEqual(self.refit(1), "committed")
-        flushes = len([c for c in self.engine.calls if "cache" in c[0]])
-        self.assertEqual(self.refit(2, kv="keep"), "committed")
-        self.assert_serves(2)
-        self.assertEqual(len([c for c in self.engine.calls if "cache" in c[0]]), flushes)
-        self.assertTrue(self.engine.kept)
-
-    def test_kv_that_the_engine_can_not_do_is_refused_untouched(self):
-        self.assertEqual(self.refit(1), "committed")
-        self.assertIn("can flush or keep", self.refit(2, kv="namespace"))
-        self.assert_serves(1)
 
     def test_a_failing_step_leaves_the_old_version_and_the_next_refit_works(self):
         self.assertEqual(self.refit(1), "committed")
@@ -143,6 +140,74 @@ class Installs:
         self.assertEqual(self.refit(2), "committed")
         self.assert_serves(2)
 
+    def test_a_hang_ends_at_the_deadline(self):
+        self.be_impatient()
+        self.assertEqual(self.refit(1), "committed")
+        version = 1
+        for step in self.steps:
+            with self.subTest(step=step):
+                self.engine.faults[step] = Fault("hang")
+                text = self.refit(version + 1, deadline_ms=6000)
+                self.assertNotEqual(text, "committed")
+                self.wait_ready(version)
+                version += 1
+                self.assertEqual(self.refit(version), "committed")
+                self.assert_serves(version)
+        self.engine.let_go.set()
+
+    def test_an_engine_that_crashes_in_between_gets_the_old_version_when_it_is_back(self):
+        self.assertEqual(self.refit(1), "committed")
+        for version, step in enumerate(self.steps, 2):
+            with self.subTest(step=step):
+                self.engine.faults[step] = Fault("crash")
+                self.assertNotEqual(self.refit(version), "committed")
+                self.wait_not_ready("engine")
+                self.engine.restart()
+                self.wait_ready(1)
+                self.assert_serves(1)
+        self.assertEqual(self.refit(99), "committed")
+        self.assert_serves(99)
+
+    def test_a_refitd_that_was_killed_in_between_does_not_resume(self):
+        self.assertEqual(self.refit(1), "committed")
+        self.engine.faults["load"] = Fault("half")
+        hold = self.engine.load_file
+        killed = []
+
+        def load_file(path, half):
+            if not killed:
+                killed.append(True)
+                self.replica.refitd.kill(signal.SIGKILL)
+            hold(path, half)
+
+        self.engine.load_file = load_file
+        self.replica.call("POST", "/refit", {"version": 2, "checkpoint": self.checkpoint(2), "kv": "flush"})
+        self.replica.refitd.wait()
+        self.assertTrue(os.listdir(self.dir))
+        self.replica.start()
+        self.wait_not_ready("was cut off")
+        self.assertEqual(os.listdir(self.dir), [])
+        self.assertIsNone(self.engine.serves())
+        self.assertEqual(self.refit(3), "committed")
+        self.assert_serves(3)
+
+
+class Installs(Steps):
+    """What else holds for every kind."""
+
+    def test_caches_are_kept_when_that_is_asked_for(self):
+        self.assertEqual(self.refit(1), "committed")
+        flushes = len([c for c in self.engine.calls if "cache" in c[0]])
+        self.assertEqual(self.refit(2, kv="keep"), "committed")
+        self.assert_serves(2)
+        self.assertEqual(len([c for c in self.engine.calls if "cache" in c[0]]), flushes)
+        self.assertTrue(self.engine.kept)
+
+    def test_kv_that_the_engine_can_not_do_is_refused_untouched(self):
+        self.assertEqual(self.refit(1), "committed")
+        self.assertIn("can flush or keep", self.refit(2, kv="namespace"))
+        self.assert_serves(1)
+
     def test_it_stays_paused_when_going_back_fails_too_and_is_put_right_later(self):
         self.assertEqual(self.refit(1), "committed")
         self.engine.faults["load"] = Fault("half", times=10**6)
@@ -169,21 +234,8 @@ class Installs:
         self.assertEqual(self.refit(2), "committed")
         self.assert_serves(2)
 
-    def test_a_hang_ends_at_the_deadline(self):
-        self.assertEqual(self.refit(1), "committed")
-        version = 1
-        for step in self.steps:
-            with self.subTest(step=step):
-                self.engine.faults[step] = Fault("hang")
-                text = self.refit(version + 1, deadline_ms=3000)
-                self.assertNotEqual(text, "committed")
-                self.wait_ready(version)
-                version += 1
-                self.assertEqual(self.refit(version), "committed")
-                self.assert_serves(version)
-        self.engine.let_go.set()
-
     def test_a_pause_that_comes_late_is_undone(self):
+        self.be_impatient()
         self.assertEqual(self.refit(1), "committed")
         late = self.engine.faults["pause"] = Fault("after")
         self.assertIn("no answer", self.refit(2))
@@ -194,19 +246,6 @@ class Installs:
         self.wait(lambda: self.engine.serves() == "v1", "generates again")
         self.assertEqual(self.refit(3), "committed")
         self.assert_serves(3)
-
-    def test_an_engine_that_crashes_in_between_gets_the_old_version_when_it_is_back(self):
-        self.assertEqual(self.refit(1), "committed")
-        for version, step in enumerate(self.steps, 2):
-            with self.subTest(step=step):
-                self.engine.faults[step] = Fault("crash")
-                self.assertNotEqual(self.refit(version), "committed")
-                self.wait_not_ready("engine")
-                self.engine.restart()
-                self.wait_ready(1)
-                self.assert_serves(1)
-        self.assertEqual(self.refit(99), "committed")
-        self.assert_serves(99)
 
     def test_a_restarted_engine_gets_the_active_version(self):
         self.assertEqual(self.refit(1), "committed")
@@ -229,13 +268,12 @@ class Installs:
         self.assert_serves(1)
 
     def test_an_engine_that_does_not_answer_for_a_while_is_not_changed(self):
+        self.be_impatient()
         self.assertEqual(self.refit(1), "committed")
         calls = len(self.engine.calls)
         for restart in (False, True):
             if restart:
-                self.replica.refitd.kill()
-                self.replica.refitd.wait()
-                self.replica.start()
+                self.restart()
                 self.wait_ready(1)
             self.engine.faults["look"] = Fault("hang", times=4)
             self.wait_not_ready("no answer")
@@ -246,38 +284,13 @@ class Installs:
     def test_a_restarted_refitd_finds_what_it_left(self):
         self.assertEqual(self.refit(1), "committed")
         loads = len(self.engine.calls)
-        self.replica.refitd.kill()
-        self.replica.refitd.wait()
-        self.replica.start()
+        self.restart()
         self.wait(lambda: self.ready()[0], "ready at once")
         self.assertEqual(self.ready()[1]["version"], 1)
         self.assertNotEqual(self.ready()[1]["digest"], "")
         self.assertEqual([c for c in self.engine.calls[loads:] if c[0] not in self.looks], [])
         self.assertEqual(self.refit(2), "committed")
         self.assert_serves(2)
-
-    def test_a_refitd_that_was_killed_in_between_does_not_resume(self):
-        self.assertEqual(self.refit(1), "committed")
-        self.engine.faults["load"] = Fault("half")
-        hold = self.engine.load_file
-        killed = []
-
-        def load_file(path, half):
-            if not killed:
-                killed.append(True)
-                self.replica.refitd.kill(signal.SIGKILL)
-            hold(path, half)
-
-        self.engine.load_file = load_file
-        self.replica.call("POST", "/refit", {"version": 2, "checkpoint": self.checkpoint(2), "kv": "flush"})
-        self.replica.refitd.wait()
-        self.assertTrue(os.listdir(self.dir))
-        self.replica.start()
-        self.wait_not_ready("was cut off")
-        self.assertEqual(os.listdir(self.dir), [])
-        self.assertIsNone(self.engine.serves())
-        self.assertEqual(self.refit(3), "committed")
-        self.assert_serves(3)
 
     def test_an_engine_that_is_not_there_fails_prepare(self):
         self.assertEqual(self.refit(1), "committed")
@@ -299,7 +312,7 @@ class VllmByRpc(Installs, Driven):
         self.assertEqual(self.refit(3), "committed")
 
 
-class VllmByTransfer(Installs, Driven):
+class VllmByTransfer(Steps, Driven):
     load = "transfer"
     looks = ("/weight_info", "/is_paused")
     steps = ("pause", "begin", "load", "finish", "flush", "resume")
