@@ -54,8 +54,18 @@ class Refusal(Exception):
 
 
 class Fault:
-    """What happens at a step: "status" (an answer before anything was done), "half" (a load that fails midway), "late" (done,
-    but with an error), "other-version" (done, as something else), "hang" (no answer until the test lets go), "after" (done when the test opens the gate), "huge" (an answer of megabytes), "drop" (the connection closes), "crash" (the engine is gone)."""
+    """What happens at a step:
+
+    "status"         an answer before anything was done
+    "half"           a load that fails midway
+    "late"           done, but answered with an error
+    "other-version"  done, as something else
+    "huge"           an answer of megabytes
+    "drop"           the connection closes
+    "hang"           no answer until the test lets go
+    "after"          done when the test opens the gate
+    "crash"          the engine is gone
+    """
 
     def __init__(self, kind, status=500, times=1):
         self.kind, self.status, self.times = kind, status, times

@@ -43,8 +43,10 @@ class Driven(SystemTest):
     def start(self):
         os.mkdir(self.path("state"))
         self.replica = Replica(self, "a", engine_layout(self.ranks), [
-            "--layout", self.layout_option(), "--state-file", self.path("state/state.json"), "--checkpoint-root", self.root, "--engine",
-            f"{self.engine.kind}={self.engine.url}", "--engine-dir", self.dir, "--engine-load", self.load, "--engine-timeout",
+            "--layout", self.layout_option(), "--state-file", self.path("state/state.json"),
+            "--checkpoint-root", self.root, "--engine",
+            f"{self.engine.kind}={self.engine.url}", "--engine-dir", self.dir, "--engine-load", self.load,
+            "--engine-timeout",
             "30s", "--engine-load-timeout", "30s", "--engine-poll", "30ms"])
 
     def be_impatient(self):
