@@ -44,7 +44,8 @@ static enum refit_status call(const struct refit_http_url *url, const struct ref
     if (status != REFIT_OK)
         return refit_error_prefix(err, status, "engine");
     status = check_answer(url, request->path, &got, err);
-    /* Engines write real numbers, which refit_json_parse refuses; of their answers only texts and truth values are read. */
+    /* Engines write real numbers, which refit_json_parse refuses; of their answers only texts and truth values are
+     * read. */
     if (status == REFIT_OK && answer)
         *answer = json_loadb(got.body, got.body_bytes, JSON_REJECT_DUPLICATES, NULL);
     refit_http_answer_release(&got);

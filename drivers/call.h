@@ -8,8 +8,8 @@
 #include "base/json.h"
 #include "sender/http_client.h"
 
-/* `body` is stolen, NULL: none. *answer is new, NULL when the answer was empty or is not JSON; `answer` may be NULL. What
- * is not 2xx is an error with the engine's own words: REFIT_NOT_FOUND for 404 and 405 (no such route there),
+/* `body` is stolen, NULL: none. *answer is new, NULL when the answer was empty or is not JSON; `answer` may be NULL.
+ * What is not 2xx is an error with the engine's own words: REFIT_NOT_FOUND for 404 and 405 (no such route there),
  * REFIT_CONFLICT for other 4xx, REFIT_PEER otherwise. */
 REFIT_MUST_CHECK enum refit_status refit_driver_post(const struct refit_http_url *url, const char *path, json_t *body,
                                                      struct refit_deadline deadline, json_t **answer,

@@ -84,7 +84,8 @@ void refit_driver_whole(struct refit_driver *driver, const struct refit_version 
 {
     struct refit_error error;
     if (refit_driver_mark(driver, version, true, &error) != REFIT_OK)
-        refit_log_event(REFIT_LOG_WARN, "state not written: a restarted refitd would take the engine's weights for half-written",
+        refit_log_event(REFIT_LOG_WARN,
+                        "state not written: a restarted refitd would take the engine's weights for half-written",
                         REFIT_LOG_CAUSE(&error));
     become_whole(driver, NULL, version);
 }
@@ -104,7 +105,8 @@ void refit_driver_broken(struct refit_driver *driver, const char *format, ...)
 enum refit_status refit_driver_mark(struct refit_driver *driver, const struct refit_version *version, bool whole,
                                     struct refit_error *err)
 {
-    json_t *section = json_pack("{s:b, s:o, s:s, s:s}", "whole", (int)whole, "version", refit_json_u64(version->version),
+    json_t *section = json_pack("{s:b, s:o, s:s, s:s}", "whole", (int)whole, "version",
+                                refit_json_u64(version->version),
                                 "label", version->label, "digest", version->digest);
     enum refit_status status = section ? refit_state_put(refit_bank_state(driver->bank), "engine", section, err)
                                        : refit_fail_alloc(err, "the engine's state", 256);
@@ -132,8 +134,10 @@ static void recall(struct refit_driver *driver)
     else if (json_is_true(json_object_get(section, "whole")))
         snprintf(now->reason, sizeof now->reason, "the engine was not asked yet");
     else
-        snprintf(now->reason, sizeof now->reason, "the install of version %" PRIu64 " was cut off, and its slots ended with the "
-                 "refitd that began it: the engine's weights may be half-written; a full refit is needed", version.version);
+        snprintf(now->reason, sizeof now->reason,
+                 "the install of version %" PRIu64 " was cut off, and its slots ended with the "
+                 "refitd that began it: the engine's weights may be half-written; a full refit is needed",
+                 version.version);
     if (good && json_is_true(json_object_get(section, "whole")))
         now->version = version;
     json_decref(section);
@@ -193,7 +197,8 @@ static bool confirm(struct refit_driver *driver, const struct known *known, cons
     /* A restarted refitd finds what it left; or the engine did not answer for a while. */
     if (same && !known->whole && !known->torn && !sight->paused)
         return become_whole(driver, &known->serial, &known->version);
-    snprintf(reason, sizeof reason, "the engine says it has weights \"%s\", version %s was installed; it was restarted, or "
+    snprintf(reason, sizeof reason,
+             "the engine says it has weights \"%s\", version %s was installed; it was restarted, or "
              "somebody else changes it", sight->version, version);
     if (!same && known->version.version != 0 && (known->whole || known->first))
         become_broken(driver, &known->serial, true, reason);
@@ -220,6 +225,33 @@ static void put_right(struct refit_driver *driver)
     pthread_mutex_unlock(&driver->lock);
 }
 
+static bool is_current(struct refit_driver *driver, const struct known *known)
+{
+    pthread_mutex_lock(&driver->lock);
+    bool current = known->serial == driver->serial;
+    pthread_mutex_unlock(&driver->lock);
+    return current;
+}
+
+/* A pause that was given up as unanswered may come into effect after the engine was resumed. An engine that does not say
+ * whether it is paused is resumed at each look for a while: that changes nothing when it is not. */
+static void undo_late_pause(struct refit_driver *driver, const struct known *known,
+                            const struct refit_driver_sight *sight)
+{
+    struct refit_error error;
+    if (pthread_mutex_trylock(&driver->changing) != 0)
+        return;
+    if (driver->late_pause > 0 && is_current(driver, known)) {
+        driver->late_pause--;
+        bool resume = sight->paused || !sight->knows_pause;
+        if (resume && driver->engine->resume(&driver->link, &error) != REFIT_OK)
+            refit_log_event(REFIT_LOG_WARN, "engine may be paused", REFIT_LOG_CAUSE(&error));
+        else if (sight->paused)
+            driver->late_pause = 0;
+    }
+    pthread_mutex_unlock(&driver->changing);
+}
+
 static void look(struct refit_driver *driver)
 {
     struct refit_driver_sight sight;
@@ -232,6 +264,8 @@ static void look(struct refit_driver *driver)
         not_seen(driver, &known, status, &error);
     else if (note(driver, &known, &sight) && !confirm(driver, &known, &sight))
         put_right(driver);
+    else
+        undo_late_pause(driver, &known, &sight);
 }
 
 static void *thread(void *argument)
@@ -261,6 +295,7 @@ static void init_locks(struct refit_driver *driver)
     pthread_condattr_destroy(&clock);
     pthread_mutex_init(&driver->lock, NULL);
     pthread_mutex_init(&driver->exporting, NULL);
+    pthread_mutex_init(&driver->changing, NULL);
 }
 
 static enum refit_status configure(struct refit_driver *driver, const struct refit_driver_config *config,
@@ -303,7 +338,8 @@ const struct refit_bank_engine *refit_driver_hooks(struct refit_driver *driver)
     return &driver->hooks;
 }
 
-enum refit_status refit_driver_start(struct refit_driver *driver, struct refit_bank *bank, void (*notify)(void *context),
+enum refit_status refit_driver_start(struct refit_driver *driver, struct refit_bank *bank,
+                                     void (*notify)(void *context),
                                      void *context, struct refit_error *err)
 {
     driver->bank = bank;
@@ -337,5 +373,6 @@ void refit_driver_destroy(struct refit_driver *driver)
     pthread_cond_destroy(&driver->changed);
     pthread_mutex_destroy(&driver->lock);
     pthread_mutex_destroy(&driver->exporting);
+    pthread_mutex_destroy(&driver->changing);
     free(driver);
 }

@@ -4,8 +4,8 @@
  *
  * Such an engine is changed in place, while it is paused. What holds (docs/drivers.md):
  *   - it is resumed only with weights that were loaded whole and whose version it says it has;
- *   - when an install fails, the version before is installed again from its slot, still paused; when that fails, too, it
- *     stays paused, refit_driver_read says so, and the version is installed again later, until that succeeds;
+ *   - when an install fails, the version before is installed again from its slot, still paused; when that fails, too,
+ *     it stays paused, refit_driver_read says so, and the version is installed again later, until that succeeds;
  *   - an engine that comes back with other weights (it was restarted) gets the active version again;
  *   - a restarted refitd knows from its state file what the engine must have, and that it was cut off in between.
  *
@@ -18,8 +18,8 @@
 
 #define REFIT_DRIVER_VERSION_MAX 128 /* of a weight_version, with its NUL */
 
-/* How vLLM is given a path: its worker method reload_weights by /collective_rpc, or a weight transfer backend that takes
- * {"path": ...} by /start_weight_update, /update_weights, /finish_weight_update. */
+/* How vLLM is given a path: its worker method reload_weights by /collective_rpc, or a weight transfer backend that
+ * takes {"path": ...} by /start_weight_update, /update_weights, /finish_weight_update. */
 enum refit_driver_load { REFIT_DRIVER_LOAD_RPC, REFIT_DRIVER_LOAD_TRANSFER };
 
 struct refit_driver_config {
@@ -39,8 +39,8 @@ REFIT_MUST_CHECK enum refit_status refit_driver_check_engine(const char *text, s
 REFIT_MUST_CHECK enum refit_status refit_driver_create(const struct refit_driver_config *config,
                                                        struct refit_driver **out, struct refit_error *err);
 const struct refit_bank_engine *refit_driver_hooks(struct refit_driver *driver); /* borrowed, for refit_bank_config */
-/* Once the bank is open: reads what its state file says of the engine, and starts to look at it. `notify` (may be NULL) is
- * called from any thread when what refit_driver_read tells has changed. */
+/* Once the bank is open: reads what its state file says of the engine, and starts to look at it. `notify` (may be NULL)
+ * is called from any thread when what refit_driver_read tells has changed. */
 REFIT_MUST_CHECK enum refit_status refit_driver_start(struct refit_driver *driver, struct refit_bank *bank,
                                                       void (*notify)(void *context), void *context,
                                                       struct refit_error *err);

@@ -12,6 +12,8 @@
 #include "drivers/engine.h"
 #include "drivers/export.h"
 
+#define REFIT_DRIVER_LATE_LOOKS 60
+
 struct refit_driver {
     /* fixed once started */
     const struct refit_driver_engine *engine;
@@ -27,7 +29,9 @@ struct refit_driver {
     pthread_mutex_t exporting; /* taken before the lock */
     struct refit_export export; /* under `exporting`; an install that took it reads it without */
     bool export_taken;          /* likewise */
-    bool unanswered;            /* installs only: a load was sent whose answer never came */
+    pthread_mutex_t changing;   /* held while the engine is changed, paused, resumed; taken before the others */
+    bool unanswered;            /* under `changing`: a load was sent whose answer never came */
+    unsigned late_pause;        /* likewise: looks for which a pause that was never answered may still come */
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -54,9 +58,11 @@ REFIT_MUST_CHECK enum refit_status refit_driver_mark(struct refit_driver *driver
 void refit_driver_version_text(const struct refit_version *version, char out[static REFIT_DRIVER_VERSION_MAX]);
 
 /* --- install.c: the bank's hooks */
-enum refit_status refit_driver_prepare(void *context, const struct refit_bank_copy *copy, struct refit_deadline deadline,
+enum refit_status refit_driver_prepare(void *context, const struct refit_bank_copy *copy,
+                                       struct refit_deadline deadline,
                                        const atomic_bool *cancel, struct refit_error *err);
-enum refit_status refit_driver_install(void *context, const struct refit_bank_copy *to, const struct refit_bank_copy *from,
+enum refit_status refit_driver_install(void *context, const struct refit_bank_copy *to,
+                                       const struct refit_bank_copy *from,
                                        const char *kv, struct refit_deadline deadline, struct refit_error *err);
 void refit_driver_forget(void *context, const struct refit_version *version);
 

@@ -18,7 +18,8 @@ enum refit_status refit_driver_engine_parse(const char *text, const struct refit
         *engine = engines[i];
         enum refit_status status = refit_http_url_parse(text + len + 1, url, err);
         if (status == REFIT_OK && url->secure)
-            return refit_fail(err, REFIT_UNSUPPORTED, "%.200s: an engine is reached over plain http, within the pod", text);
+            return refit_fail(err, REFIT_UNSUPPORTED, "%.200s: an engine is reached over plain http, within the pod",
+                              text);
         return status;
     }
     return refit_fail(err, REFIT_INVALID, "expected native, vllm=http://HOST:PORT or sglang=http://HOST:PORT, found "

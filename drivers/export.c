@@ -53,7 +53,8 @@ enum refit_status refit_export_open(const char *directory, int *fd, struct refit
 {
     struct statfs fs;
     if (directory[0] != '/')
-        return refit_fail(err, REFIT_INVALID, "directory for the engine's weights: expected an absolute path, which the "
+        return refit_fail(err, REFIT_INVALID,
+                          "directory for the engine's weights: expected an absolute path, which the "
                           "engine sees under the same name, found \"%s\"", directory);
     if (mkdir(directory, 0755) != 0 && errno != EEXIST)
         return refit_fail_errno(err, errno, "%s: make the directory for the engine's weights", directory);
@@ -110,8 +111,10 @@ static enum refit_status reserve(const struct writing *w, const char *path, stru
     const char *limit = NULL;
     uint64_t left = refit_memory_available(&limit);
     if (left < w->bytes)
-        return refit_fail(err, REFIT_NO_MEMORY, "%s: the engine's copy needs %" PRIu64 " bytes beside the slots, %" PRIu64
-                          " are left under %s; raise the limit", path, w->bytes, left, limit ? limit : "the memory limit");
+        return refit_fail(err, REFIT_NO_MEMORY,
+                          "%s: the engine's copy needs %" PRIu64 " bytes beside the slots, %" PRIu64
+                          " are left under %s; raise the limit", path, w->bytes, left,
+                          limit ? limit : "the memory limit");
     int errnum = posix_fallocate(w->fd, 0, (off_t)w->bytes);
     return errnum == 0 ? REFIT_OK : refit_fail_errno(err, errnum, "%s: room for %" PRIu64 " bytes", path, w->bytes);
 }
@@ -144,7 +147,8 @@ static enum refit_status make_file(struct writing *w, struct refit_export *expor
 
 static enum refit_status bind(struct writing *w, struct refit_error *err)
 {
-    enum refit_status status = refit_arena_create(REFIT_ARENA_HOST, refit_layout_arena_bytes(w->dense, 0), &w->arena, err);
+    enum refit_status status = refit_arena_create(REFIT_ARENA_HOST, refit_layout_arena_bytes(w->dense, 0), &w->arena,
+                                                  err);
     for (uint32_t i = 0; i < w->tensors.count && status == REFIT_OK; i++) {
         const struct refit_tensor_place *place = &w->tensors.items[i];
         struct refit_tensor tensor;
@@ -199,7 +203,8 @@ static enum refit_status check_digest(const struct writing *w, struct refit_erro
     const struct refit_version *version = &w->copy->version;
     enum refit_status status = refit_model_digest(w->dense, w->tally, "exact", digest, err);
     if (status == REFIT_OK && version->digest[0] && strcmp(digest, version->digest) != 0)
-        return refit_fail(err, REFIT_CORRUPT, "version %" PRIu64 ": its slot has model digest %s, expected %s; it is not given "
+        return refit_fail(err, REFIT_CORRUPT,
+                          "version %" PRIu64 ": its slot has model digest %s, expected %s; it is not given "
                           "to the engine", version->version, digest, version->digest);
     return status;
 }

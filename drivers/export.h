@@ -24,8 +24,9 @@ REFIT_MUST_CHECK enum refit_status refit_export_open(const char *directory, int 
 /* `cancel` may be NULL. REFIT_NO_MEMORY when it does not fit, REFIT_CORRUPT when the slot has another digest than its
  * version; then nothing is left behind. */
 REFIT_MUST_CHECK enum refit_status refit_export_write(struct refit_export *export, int directory, const char *path,
-                                                      const struct refit_bank_copy *copy, struct refit_deadline deadline,
-                                                      const atomic_bool *cancel, struct refit_error *err);
+                                                      const struct refit_bank_copy *copy,
+                                                      struct refit_deadline deadline, const atomic_bool *cancel,
+                                                      struct refit_error *err);
 void refit_export_remove(struct refit_export *export);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One install: write, mark, pause, load, check, flush, resume; and the way back. The engine is resumed in one place only,
- * after its weights were loaded whole and it says that it has their version.
+ * One install: write, mark, pause, load, check, flush, resume; and the way back. The engine is resumed in one place
+ * only, after its weights were loaded whole and it says that it has their version, or nothing was written to them.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -83,7 +83,8 @@ static enum refit_status check_free(struct refit_driver *driver, const struct re
                       driver->link.url.text);
 }
 
-enum refit_status refit_driver_prepare(void *context, const struct refit_bank_copy *copy, struct refit_deadline deadline,
+enum refit_status refit_driver_prepare(void *context, const struct refit_bank_copy *copy,
+                                       struct refit_deadline deadline,
                                        const atomic_bool *cancel, struct refit_error *err)
 {
     struct refit_driver *driver = context;
@@ -145,9 +146,11 @@ static enum refit_status check_version(const struct change *change, struct refit
         return status;
     refit_driver_version_text(&change->copy->version, version);
     if (strcmp(sight.version, version) != 0)
-        return refit_fail(err, REFIT_PEER, "engine says it has weights \"%s\" after \"%s\" was loaded", sight.version, version);
+        return refit_fail(err, REFIT_PEER, "engine says it has weights \"%s\" after \"%s\" was loaded", sight.version,
+                          version);
     if (sight.knows_pause && !sight.paused)
-        return refit_fail(err, REFIT_PEER, "engine generates, though it was paused for loading \"%s\"; was it restarted?",
+        return refit_fail(err, REFIT_PEER,
+                          "engine generates, though it was paused for loading \"%s\"; was it restarted?",
                           version);
     return REFIT_OK;
 }
@@ -167,6 +170,7 @@ static enum refit_status run(struct change *change, struct refit_error *err)
     struct refit_driver *driver = change->driver;
     change->paused_at = refit_clock_ns();
     enum refit_status status = driver->engine->pause(&driver->link, change->keep, err);
+    driver->late_pause = status == REFIT_TIMEOUT ? REFIT_DRIVER_LATE_LOOKS : 0;
     if (status == REFIT_OK)
         status = load(change, err);
     if (status == REFIT_OK)
@@ -213,9 +217,12 @@ static void recover(struct change *failed, const struct refit_bank_copy *from, c
         snprintf(why->text + used, sizeof why->text - used, "; the engine goes on with version %" PRIu64, now->version);
         refit_driver_whole(driver, now);
     } else {
-        refit_driver_broken(driver, "version %" PRIu64 " was not installed: %.300s; the version before could not be installed "
-                            "again: %.300s; the engine stays paused", failed->copy->version.version, why->text, error.text);
-        snprintf(why->text + used, sizeof why->text - used, "; the version before could not be installed again, the engine "
+        refit_driver_broken(driver,
+                            "version %" PRIu64 " was not installed: %.300s; the version before could not be installed "
+                            "again: %.300s; the engine stays paused", failed->copy->version.version, why->text,
+                            error.text);
+        snprintf(why->text + used, sizeof why->text - used,
+                 "; the version before could not be installed again, the engine "
                  "stays paused: %.200s", error.text);
     }
     pthread_mutex_lock(&driver->lock);
@@ -240,7 +247,8 @@ static bool has_already(struct refit_driver *driver, const struct refit_version 
 {
     pthread_mutex_lock(&driver->lock);
     const struct refit_driver_snapshot *now = &driver->now;
-    bool same = now->whole && now->version.version == version->version && strcmp(now->version.digest, version->digest) == 0;
+    bool same = now->whole && now->version.version == version->version &&
+                strcmp(now->version.digest, version->digest) == 0;
     pthread_mutex_unlock(&driver->lock);
     return same;
 }
@@ -280,7 +288,8 @@ static enum refit_status ready(struct change *change, const char *kv, struct ref
     return status;
 }
 
-enum refit_status refit_driver_install(void *context, const struct refit_bank_copy *to, const struct refit_bank_copy *from,
+enum refit_status refit_driver_install(void *context, const struct refit_bank_copy *to,
+                                       const struct refit_bank_copy *from,
                                        const char *kv, struct refit_deadline deadline, struct refit_error *err)
 {
     struct refit_driver *driver = context;
@@ -296,11 +305,13 @@ enum refit_status refit_driver_install(void *context, const struct refit_bank_co
         end(driver, false);
         return refit_fail(err, status, "%s; the engine was not touched", why.text);
     }
+    pthread_mutex_lock(&driver->changing);
     status = run(&change, &why);
     if (status == REFIT_OK)
         refit_driver_whole(driver, &to->version);
     else
         recover(&change, from, &before, was_whole, &why);
+    pthread_mutex_unlock(&driver->changing);
     end(driver, status == REFIT_OK);
     return status == REFIT_OK ? status : refit_fail(err, status, "install: %s", why.text);
 }

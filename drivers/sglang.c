@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * SGLang. A load from disk is one chunk and brings its own preparation and finish: begin_weight_update and
- * end_weight_update are for weights that come as tensors, and around a load from disk the latter would post-process twice.
+ * end_weight_update are for weights that come as tensors, and around a load from disk the latter would post-process
+ * twice.
  */
 #include <string.h>
 
@@ -13,8 +14,9 @@ static enum refit_status look(const struct refit_driver_link *link, struct refit
 {
     json_t *answer = NULL;
     memset(out, 0, sizeof *out);
-    enum refit_status status = refit_driver_get(&link->url, "/model_info", refit_driver_call_deadline(link), &answer, err);
-    if (status == REFIT_NOT_FOUND) /* the name before v0.5.6 */
+    enum refit_status status = refit_driver_get(&link->url, "/model_info", refit_driver_call_deadline(link), &answer,
+                                                err);
+    if (status == REFIT_NOT_FOUND) /* its older name */
         status = refit_driver_get(&link->url, "/get_model_info", refit_driver_call_deadline(link), &answer, err);
     if (status == REFIT_OK)
         status = refit_driver_take_version(answer, "/model_info", out, err);
@@ -24,7 +26,8 @@ static enum refit_status look(const struct refit_driver_link *link, struct refit
 
 static enum refit_status pause(const struct refit_driver_link *link, bool keep, struct refit_error *err)
 {
-    /* in_place leaves requests and their KV where they are; retract puts them back into the queue, to be computed anew. */
+    /* in_place leaves requests and their KV where they are; retract puts them back into the queue, to be computed
+     * anew. */
     return refit_driver_post(&link->url, "/pause_generation", json_pack("{s:s}", "mode", keep ? "in_place" : "retract"),
                              refit_driver_call_deadline(link), NULL, err);
 }

@@ -93,7 +93,8 @@ enum refit_status refit_tensors_header(const struct refit_tensors *tensors, stru
     free(text);
     while (!out->failed && out->len < padded + 8)
         refit_buf_append_u8(out, ' ');
-    return out->failed ? refit_fail(err, REFIT_INVALID, "a safetensors header of %zu bytes is more than readers take", padded)
+    return out->failed ? refit_fail(err, REFIT_INVALID, "a safetensors header of %zu bytes is more than readers take",
+                                    padded)
                        : REFIT_OK;
 }
 
@@ -104,8 +105,9 @@ enum refit_status refit_tensors_layout(const struct refit_tensors *tensors, stru
     for (uint32_t id = 0; entries && id < tensors->count; id++) {
         struct refit_tensor tensor;
         refit_layout_tensor(tensors->layout, id, &tensor);
-        json_array_append_new(entries, json_pack("{s:s, s:s, s:o, s:s}", "tensor", tensor.name, "dtype",
-                                                 refit_dtype_name(tensor.dtype), "shape", shape_of(&tensor), "mesh", "m"));
+        json_t *entry = json_pack("{s:s, s:s, s:o, s:s}", "tensor", tensor.name, "dtype",
+                                  refit_dtype_name(tensor.dtype), "shape", shape_of(&tensor), "mesh", "m");
+        json_array_append_new(entries, entry);
     }
     json_t *document = json_pack("{s:s, s:i, s:{s:{s:[s], s:[i]}}, s:o}", "format", "refit-layout/1", "ranks", 1,
                                  "meshes", "m", "axes", "x", "shape", 1, "entries", entries);

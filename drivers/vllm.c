@@ -12,7 +12,8 @@ static enum refit_status look(const struct refit_driver_link *link, struct refit
 {
     json_t *answer = NULL;
     memset(out, 0, sizeof *out);
-    enum refit_status status = refit_driver_get(&link->url, "/weight_info", refit_driver_call_deadline(link), &answer, err);
+    enum refit_status status = refit_driver_get(&link->url, "/weight_info", refit_driver_call_deadline(link), &answer,
+                                                err);
     if (status == REFIT_OK)
         status = refit_driver_take_version(answer, "/weight_info", out, err);
     json_decref(answer);
@@ -58,6 +59,12 @@ static enum refit_status load_by_transfer(const struct refit_driver_link *link, 
     if (status == REFIT_OK) /* what a loader put off, such as quantising, is done here: it gets the same time */
         status = refit_driver_post(&link->url, "/finish_weight_update",
                                    json_pack("{s:s}", "weight_version", order->version), deadline, NULL, err);
+    /* An update that was begun and not finished would refuse the next one. This ends it, whatever is answered; it may
+     * be that there is none. */
+    if (status != REFIT_OK)
+        (void)!refit_driver_post(&link->url, "/finish_weight_update", json_object(), refit_driver_call_deadline(link),
+                                 NULL,
+                                 NULL);
     return status;
 }
 
@@ -71,7 +78,8 @@ static enum refit_status load(const struct refit_driver_link *link, const struct
 static enum refit_status flush_one(const struct refit_driver_link *link, const char *path, struct refit_error *err)
 {
     json_t *answer = NULL;
-    enum refit_status status = refit_driver_post(&link->url, path, NULL, refit_driver_call_deadline(link), &answer, err);
+    enum refit_status status = refit_driver_post(&link->url, path, NULL, refit_driver_call_deadline(link), &answer,
+                                                 err);
     /* Older versions answer 200 without a body, whatever came of it; newer ones say. */
     if (status == REFIT_OK)
         status = refit_driver_check_success(answer, path, err);

@@ -147,9 +147,10 @@ json_t *refit_health_history_json(const struct refit_health_history *history);
 /* GET /status: all that the page shows. */
 json_t *refit_health_status_json(const struct refit_health_view *view, const struct refit_health_history *history);
 
-/* What is served now, by the slots or by an engine that installs weights itself; 0: nothing. */
-uint64_t refit_health_served(const struct refit_health_view *view);
-
+/* What answers requests now; borrowed, NULL: nothing does. An engine that installs weights itself may have a version that no
+ * slot holds: after a restart of refitd. */
+const struct refit_version *refit_health_served(const struct refit_health_view *view);
+uint64_t refit_health_served_version(const struct refit_health_view *view); /* 0: nothing */
 bool refit_health_is_terminal(enum refit_phase phase);
 bool refit_health_is_retryable(enum refit_status status); /* the same request may succeed later */
 

@@ -83,16 +83,19 @@ static void guard_metrics(const struct refit_health_guard *guard, struct refit_e
           "1 while certificate or access files were refused as they are now and older ones are in use.", guard->refused);
 }
 
-static void version_metrics(const struct refit_receiver_snapshot *receiver, struct refit_exposition *x)
+static void version_metrics(const struct refit_health_view *view, struct refit_exposition *x)
 {
+    const struct refit_receiver_snapshot *receiver = view->receiver;
     const struct refit_bank_snapshot *bank = &receiver->bank;
     const struct refit_bank_slot none = {0};
     const struct refit_bank_slot *slot = bank->active < bank->slots ? &bank->slot[bank->active] : &none;
+    const struct refit_version *version = refit_health_served(view);
     char number[24];
-    snprintf(number, sizeof number, "%" PRIu64, slot->version.version);
-    whole(x, GAUGE, "refit_version", "Version served now; 0: none.", slot->version.version);
+    version = version ? version : &none.version;
+    snprintf(number, sizeof number, "%" PRIu64, version->version);
+    whole(x, GAUGE, "refit_version", "Version served now; 0: none.", version->version);
     refit_exposition_family(x, REFIT_METRIC_INFO, "refit_weights", "What is served now: version, label, digest, layout.");
-    refit_exposition_u64(x, LABELS("version", number, "label", slot->version.label, "digest", slot->version.digest, "layout",
+    refit_exposition_u64(x, LABELS("version", number, "label", version->label, "digest", version->digest, "layout",
                                    receiver->layout, "protection", refit_protection_name(bank->protection)), 1);
     refit_exposition_seconds(x, GAUGE, "refit_version_since_timestamp_seconds",
                              "When the version served now became active, in seconds since the epoch; 0: none.",
@@ -128,8 +131,21 @@ static void pin_metrics(const struct refit_bank_snapshot *bank, int64_t now_ms, 
     }
 }
 
-static void slot_metrics(const struct refit_bank_snapshot *bank, struct refit_exposition *x)
+static void engine_metrics(const struct refit_health_engine *engine, struct refit_exposition *x)
 {
+    whole(x, GAUGE, "refit_engine_whole", "1 when the engine that installs weights itself has a version whole and generates.",
+          engine->whole);
+    whole(x, COUNTER, "refit_engine_installs", "Versions that it installed.", engine->installs);
+    whole(x, COUNTER, "refit_engine_install_failures", "Installs that failed.", engine->failures);
+    whole(x, COUNTER, "refit_engine_restores", "Of those, how many were taken back.", engine->restores);
+    refit_exposition_seconds(x, GAUGE, "refit_engine_paused_seconds", "How long it was paused for the last install.",
+                             (double)engine->paused_ns / 1e9);
+}
+
+static void slot_metrics(const struct refit_health_view *view, struct refit_exposition *x)
+{
+    const struct refit_bank_snapshot *bank = &view->receiver->bank;
+    const uint32_t attached = !view->engine ? bank->attached : view->engine->whole ? bank->ranks : 0;
     refit_exposition_family(x, GAUGE, "refit_slots", "Slots by state.");
     for (int state = REFIT_SLOT_FREE; state <= REFIT_SLOT_RETAINED; state++) {
         unsigned count = 0;
@@ -139,7 +155,7 @@ static void slot_metrics(const struct refit_bank_snapshot *bank, struct refit_ex
     }
     whole(x, GAUGE, "refit_slot_capacity_bytes", "Bytes of one slot on one rank.", bank->slot_bytes);
     whole(x, GAUGE, "refit_ranks", "Engine ranks of this replica.", bank->ranks);
-    whole(x, GAUGE, "refit_ranks_attached", "Engine ranks attached now.", bank->attached);
+    whole(x, GAUGE, "refit_ranks_attached", "Engine ranks attached now.", attached);
     whole(x, COUNTER, "refit_swaps", "Swaps, rollbacks included.", bank->swaps);
     whole(x, COUNTER, "refit_rollbacks", "Rollbacks.", bank->rollbacks);
     whole(x, COUNTER, "refit_readers_died", "Engine processes that died while attached.", bank->readers_died);
@@ -202,7 +218,7 @@ static void session_metrics(const struct refit_session_snapshot *session, struct
 static void sibling_metrics(const struct refit_health_view *view, struct refit_exposition *x)
 {
     const struct refit_health_siblings *siblings = view->siblings;
-    uint64_t served = refit_health_served(view);
+    uint64_t served = refit_health_served_version(view);
     whole(x, GAUGE, "refit_siblings", "Siblings known, this replica aside.", siblings->known);
     whole(x, GAUGE, "refit_siblings_heard", "Siblings that have answered lately.", siblings->heard);
     whole(x, GAUGE, "refit_siblings_version", "Newest version that a sibling serves; 0: none.", siblings->newest);
@@ -223,13 +239,15 @@ bool refit_health_metrics(const struct refit_health_view *view, bool openmetrics
     http_metrics(view, &x);
     guard_metrics(&view->guard, &x);
     if (view->receiver) {
-        version_metrics(view->receiver, &x);
-        slot_metrics(&view->receiver->bank, &x);
+        version_metrics(view, &x);
+        slot_metrics(view, &x);
         pin_metrics(&view->receiver->bank, view->now_ms, &x);
         refit_metrics(view->receiver, &x);
     }
     if (view->siblings)
         sibling_metrics(view, &x);
+    if (view->engine)
+        engine_metrics(view->engine, &x);
     if (view->totals) {
         byte_totals(view->totals, &x);
         time_totals(view->totals, &x);

@@ -49,8 +49,7 @@ static void check_capacity(const struct refit_health_view *view, struct checks *
         check(checks, "capacity", view->started, "capacity is being reserved");
 }
 
-/* What answers requests now. An engine over HTTP may have a version that no slot holds: after a restart of refitd. */
-static const struct refit_version *served_version(const struct refit_health_view *view)
+const struct refit_version *refit_health_served(const struct refit_health_view *view)
 {
     const struct refit_bank_slot *slot = served(view);
     if (view->engine)
@@ -58,16 +57,16 @@ static const struct refit_version *served_version(const struct refit_health_view
     return slot ? &slot->version : NULL;
 }
 
-uint64_t refit_health_served(const struct refit_health_view *view)
+uint64_t refit_health_served_version(const struct refit_health_view *view)
 {
-    const struct refit_version *version = served_version(view);
+    const struct refit_version *version = refit_health_served(view);
     return version ? version->version : 0;
 }
 
 static struct refit_health_verdict verdict(const struct refit_health_view *view, struct checks *checks)
 {
     const struct refit_bank_slot *slot = served(view);
-    const struct refit_version none = {0}, *found = served_version(view), *version = found ? found : &none;
+    const struct refit_version none = {0}, *found = refit_health_served(view), *version = found ? found : &none;
     struct refit_health_verdict out = {.ok = checks->reasons && json_array_size(checks->reasons) == 0,
                                        .version = version->version};
     out.body = json_pack("{s:s, s:o, s:s, s:s, s:s, s:o, s:o}", "status", out.ok ? "ok" : "unavailable", "version",
@@ -92,7 +91,7 @@ struct refit_health_verdict refit_health_started(const struct refit_health_view 
     struct checks checks = begin();
     check_capacity(view, &checks);
     if (view->startup_needs_weights)
-        check(&checks, "version", served_version(view), "no version is served yet, and --startup-needs-weights asks for one");
+        check(&checks, "version", refit_health_served(view), "no version is served yet, and --startup-needs-weights asks for one");
     return verdict(view, &checks);
 }
 
@@ -108,7 +107,7 @@ static void check_engine(const struct refit_health_view *view, struct checks *ch
 
 static void check_version(const struct refit_health_view *view, struct checks *checks)
 {
-    const struct refit_version *version = served_version(view);
+    const struct refit_version *version = refit_health_served(view);
     const char *siblings = view->siblings ? view->siblings->waiting : "";
     if (view->receiver->bank.adopting)
         check(checks, "version", version, "waiting for engines to hand their slots back after a restart");

@@ -150,7 +150,7 @@ const char *refit_health_catch_up_name(enum refit_health_catch_up result)
 json_t *refit_health_stale_json(const struct refit_health_view *view)
 {
     const struct refit_health_siblings *siblings = view->siblings;
-    uint64_t served = refit_health_served(view);
+    uint64_t served = refit_health_served_version(view);
     if (!siblings || (served != 0 && siblings->newest <= served))
         return json_null();
     json_t *waiting = json_string(siblings->waiting); /* with a sibling's words in it, so perhaps not UTF-8 */

@@ -163,7 +163,7 @@ static void tell_catch_up(struct refit_sidecar *sidecar, const struct refit_snap
     if (sidecar->drain_asked)
         refit_catch_up_halt(sidecar->catch_up);
     else
-        refit_catch_up_look(sidecar->catch_up, refit_health_served(&now->view), !engine || engine->looked);
+        refit_catch_up_look(sidecar->catch_up, refit_health_served_version(&now->view), !engine || engine->looked);
 }
 
 static void serve_change(struct refit_sidecar *sidecar, const struct refit_snapshots *now)

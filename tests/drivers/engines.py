@@ -54,11 +54,22 @@ class Refusal(Exception):
 
 
 class Fault:
-    """What happens at a step: "status" (an answer before anything was done), "half" (a load that fails midway), "late" (done,
-    but with an error), "other-version" (done, as something else), "hang" (no answer until the test lets go), "drop" (the connection closes), "crash" (the engine is gone)."""
+    """What happens at a step:
+
+    "status"         an answer before anything was done
+    "half"           a load that fails midway
+    "late"           done, but answered with an error
+    "other-version"  done, as something else
+    "huge"           an answer of megabytes
+    "drop"           the connection closes
+    "hang"           no answer until the test lets go
+    "after"          done when the test opens the gate
+    "crash"          the engine is gone
+    """
 
     def __init__(self, kind, status=500, times=1):
         self.kind, self.status, self.times = kind, status, times
+        self.gate, self.done = threading.Event(), threading.Event()  # of "after"
 
 
 class Engine:
@@ -202,6 +213,8 @@ class Engine:
             self.calls.append((url.path, query, json.loads(body) if body else None))
         if fault and fault.kind == "status":
             return self.answer(request, fault.status, {"detail": f"{step} failed"})
+        if fault and fault.kind == "huge":
+            return self.answer(request, 200, b" " * (4 << 20))
         if fault and fault.kind == "drop":
             request.close_connection = True
             return request.connection.close()
@@ -210,6 +223,8 @@ class Engine:
             self.let_go.wait(20)
             request.close_connection = True
             return request.connection.close()
+        if fault and fault.kind == "after":
+            fault.gate.wait(60)
         if fault and fault.kind == "hang":
             self.let_go.wait(60)
             request.close_connection = True
@@ -221,6 +236,8 @@ class Engine:
             return self.answer(request, refusal.status, refusal.body)
         except Exception as error:
             return self.answer(request, *self.failed(error))
+        if fault and fault.kind == "after":
+            fault.done.set()
         if fault and fault.kind == "other-version":
             self.version = "other"
         if fault and fault.kind == "late":
@@ -382,5 +399,5 @@ class Sglang(Engine):
 
 
 class OldSglang(Sglang):
-    """Before v0.5.6."""
+    """With the older name of a route."""
     model_info = "/get_model_info"

@@ -39,10 +39,13 @@ static int set_up(void **state)
     return 0;
 }
 
+static const struct refit_health_engine *driven; /* NULL: engines attach */
+
 static const char *render(bool openmetrics)
 {
     struct refit_buf out;
     const struct refit_health_view view = {.started = true,
+                                           .engine = driven,
                                            .receiver = &receiver,
                                            .session = &session,
                                            .totals = &totals,
@@ -215,8 +218,11 @@ static void the_page_lists_every_metric_and_no_other(void **state)
     size_t len, families = 0, rows = 0;
     struct refit_error err;
     assert_int_equal(refit_io_read_file(METRICS_DOC, 1 << 20, &page, &len, &err), REFIT_OK);
+    const struct refit_health_engine engine = {.kind = "vllm"};
     strcpy(receiver.bank.slot[0].version.label, "step-8");
+    driven = &engine;
     render(false);
+    driven = NULL;
     for (const char *at = strstr(text, "# HELP "); at; at = strstr(at + 1, "\n# HELP ")) {
         at += *at == '\n';
         assert_int_equal(sscanf(at, "# HELP %127s %255[^\n]\n# TYPE %*s %31s", family, help, type), 3);
@@ -230,6 +236,23 @@ static void the_page_lists_every_metric_and_no_other(void **state)
         rows++;
     assert_int_equal(rows, families);
     free(page);
+}
+
+/* Another version than a slot has: refitd was restarted and found it in the engine. */
+static void a_driven_engine_has_the_version_and_counts_as_attached(void **state)
+{
+    struct refit_health_engine engine = {.kind = "vllm", .whole = true, .version.version = 9, .restores = 4};
+    driven = &engine;
+    receiver.bank.active = REFIT_SLOT_NONE;
+    render(false);
+    assert_line("refit_version 9");
+    assert_line("refit_ranks_attached 2");
+    assert_line("refit_engine_restores_total 4");
+    engine.whole = false;
+    render(false);
+    driven = NULL;
+    assert_line("refit_version 0");
+    assert_line("refit_ranks_attached 0");
 }
 
 static void nothing_known_is_fine(void **state)
@@ -256,6 +279,7 @@ int main(void)
         TEST(an_unknown_path_is_other),
         TEST(the_text_format_is_prometheus),
         TEST(openmetrics_names_families_and_units_and_ends),
+        TEST(a_driven_engine_has_the_version_and_counts_as_attached),
         TEST(the_page_lists_every_metric_and_no_other),
         TEST(nothing_known_is_fine),
     };

@@ -74,6 +74,27 @@ static void not_ready_without_an_engine(void **state)
     assert_verdict(refit_health_ready(&view), "1 of 2 engine ranks");
 }
 
+/* One over HTTP never attaches; after a restart of refitd it has a version that no slot holds. */
+static void a_driven_engine_is_ready_while_it_is_whole(void **state)
+{
+    struct refit_health_engine engine = {.kind = "vllm", .whole = true, .version.version = 7};
+    view.engine = &engine;
+    view.ready_min_version = 7;
+    receiver.bank.attached = 0;
+    receiver.bank.active = REFIT_SLOT_NONE;
+    struct refit_health_verdict verdict = refit_health_ready(&view);
+    assert_true(verdict.ok);
+    assert_int_equal(verdict.version, 7);
+    json_decref(verdict.body);
+    engine.whole = false;
+    strcpy(engine.reason, "half-written");
+    verdict = refit_health_ready(&view);
+    assert_false(verdict.ok);
+    assert_string_equal(json_string_value(json_array_get(json_object_get(verdict.body, "reasons"), 0)),
+                        "engine vllm: half-written");
+    json_decref(verdict.body);
+}
+
 static void not_ready_without_a_version(void **state)
 {
     receiver.bank.active = REFIT_SLOT_NONE;
@@ -130,6 +151,7 @@ int main(void)
         TEST(ready_with_a_version_on_every_rank),
         TEST(ready_while_a_newer_version_is_staged),
         TEST(not_ready_without_an_engine),
+        TEST(a_driven_engine_is_ready_while_it_is_whole),
         TEST(not_ready_without_a_version),
         TEST(not_ready_below_the_minimum),
         TEST(draining_is_live_and_not_ready),
