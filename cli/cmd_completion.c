@@ -45,7 +45,7 @@ static void bash_values(void *context, const struct refit_cli_command *command, 
     (void)context;
     for (; options->name; options++)
         if (options->kind != REFIT_CLI_FLAG && options->kind != REFIT_CLI_OUTPUT)
-            printf("    '%s --%s') %s ;;\n", command->name, options->name,
+            printf("    '%s --%s '*) %s ;;\n", command->name, options->name,
                    is_path(options->metavar) ? "COMPREPLY=($(compgen -f -- \"$word\")); return" : "return");
 }
 
@@ -60,10 +60,10 @@ static void print_bash(void)
     for (const struct refit_cli_credential *c = refit_cli_credentials; c->flag; c++)
         if (c->metavar)
             printf("    %s) COMPREPLY=($(compgen -f -- \"$word\")); return ;;\n", c->flag);
-    printf("  esac\n  case \"$command $before\" in\n");
+    printf("  esac\n  case \"$command $before $word\" in\n");
     for (const struct refit_cli_command *const *c = refit_cli_commands; *c; c++)
         refit_cli_describe(*c, bash_values, NULL);
-    printf("    'completion completion') COMPREPLY=($(compgen -W 'bash zsh fish' -- \"$word\")); return ;;\n    'help help') COMPREPLY=($(compgen -W '");
+    printf("    'completion completion -'*) ;;\n    'completion completion '*) COMPREPLY=($(compgen -W 'bash zsh fish' -- \"$word\")); return ;;\n    'help help '*) COMPREPLY=($(compgen -W '");
     for (const struct refit_cli_command *const *c = refit_cli_commands; *c; c++)
         printf("%s ", (*c)->name);
     printf("' -- \"$word\")); return ;;\n  esac\n  case $command in\n");

@@ -69,7 +69,7 @@ static int run(const struct refit_cli_command *self, int argc, char **argv)
         {"kv", REFIT_CLI_TEXT, "WORD", "KV and prefix caches: flush (default), keep or namespace", &push.kv, false},
         {"policy", REFIT_CLI_TEXT, "POLICY", "each (default), all, quorum:N, canary:N[,wait=TIME][,check=URL]", &push.policy,
          false},
-        {"strategy", REFIT_CLI_TEXT, "WORD", "relay (default: every byte is sent once) or direct", &push.strategy, false},
+        {"strategy", REFIT_CLI_TEXT, "WORD", "relay (default: every byte is sent once), direct or broadcast", &push.strategy, false},
         {"since", REFIT_CLI_COUNT, "N", "a version that the tensors named by --unchanged have not changed since", &push.since,
          false},
         {"unchanged", REFIT_CLI_LIST, "NAME", "a tensor, or with a trailing * all that begin so; once for each", &push.unchanged,

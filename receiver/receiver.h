@@ -61,6 +61,7 @@ struct refit_request {
     json_t *unchanged;                    /* the names of what is (layouts/wanted.h); a session retains it */
     char resume[REFIT_REFIT_ID_MAX];      /* a refit that broke off, whose landed bytes are this one's; empty: none */
     uint32_t first_rank, rank_count;      /* the ranks that the lead takes this refitd for; count 0: it did not say */
+    uint32_t buckets;                     /* `source` is dense and comes in so many (receiver/broadcast.h); 0: by plan */
     bool catch_up;                        /* of nobody's epoch: this replica fetches from others what they serve. `digest` must be
                                            * given. It takes no other refit's place, and gives way to any of a lead. */
 };

@@ -13,6 +13,7 @@
 #include "checkpoint/checkpoint.h"
 #include "layouts/wanted.h"
 #include "memory/ops.h"
+#include "receiver/broadcast.h"
 #include "receiver/receiver_internal.h"
 #include "receiver/request.h"
 #include "receiver/session_landing.h"
@@ -115,9 +116,13 @@ static enum refit_status check_version(struct work *work, const struct refit_ban
 static enum refit_status check_memory(struct work *work, struct refit_error *err)
 {
     const char *limit = NULL;
-    uint64_t left = refit_memory_available(&limit);
+    uint64_t left = refit_memory_available(&limit), buffers = 0;
     unsigned streams = work->receiver->config.streams;
-    uint64_t need = (uint64_t)streams * REFIT_GRANTS_PER_STREAM * refit_plan_batch_bytes(work->plan);
+    enum refit_status status =
+        work->session->request.buckets ? refit_broadcast_needs(work->session, &buffers, err) : REFIT_OK;
+    if (status != REFIT_OK)
+        return status;
+    uint64_t need = buffers + (uint64_t)streams * REFIT_GRANTS_PER_STREAM * refit_plan_batch_bytes(work->plan);
     if (left >= need)
         return REFIT_OK;
     return refit_fail(err, REFIT_NO_MEMORY, "a refit needs about %" PRIu64 " bytes beside its slot, %" PRIu64
@@ -199,8 +204,17 @@ static enum refit_status bring_in(struct work *work, struct refit_error *err)
     return status;
 }
 
+static enum refit_status take_broadcast(struct work *work, struct refit_error *err)
+{
+    const struct refit_broadcast_config config = {.session = work->session, .plan = work->plan, .slot = work->slot,
+                                                  .tally = work->tally};
+    return refit_broadcast_run(&config, err);
+}
+
 static enum refit_status transfer(struct work *work, struct refit_error *err)
 {
+    if (work->session->request.buckets)
+        return take_broadcast(work, err);
     struct refit_landing_config config = {
         .session = work->session,
         .plan = work->plan,

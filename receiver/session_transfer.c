@@ -473,11 +473,11 @@ static enum refit_status run(struct refit_progress *p, struct refit_error *err)
     return REFIT_OK;
 }
 
-/* All is landed: a member that does not answer delays nobody, it sees its connection end. */
+/* All is landed: a member, or a replica that serves, that does not answer delays nobody, it sees its connection end. */
 static enum refit_status finish(struct refit_progress *p, struct refit_error *err)
 {
     struct refit_deadline deadline = p->transfer->session->deadline;
-    bool fleet = members_of(p) > 1;
+    bool fleet = members_of(p) > 1 || refit_fleet_sources(p->transfer->fleet) > 0;
     if (fleet)
         deadline = refit_deadline_earlier(
             deadline, refit_deadline_in_ms((p->holders.silence_ns + 2 * p->holders.gap_ns) / 1000000));

@@ -17,7 +17,7 @@ static enum refit_status know_layout(struct refit_replica *replica, struct refit
     if (status != REFIT_OK)
         return status;
     replica->active_before = weights.active.version;
-    replica->keeps = replica->lead->publish.unchanged && weights.active.version == replica->lead->publish.unchanged_since;
+    replica->keeps = replica->lead->publish.unchanged && !replica->lead->broadcast && weights.active.version == replica->lead->publish.unchanged_since;
     if (!weights.layout[0])
         return refit_fail(err, REFIT_BUSY, "%s: serves no layout yet; no engine has attached",
                           replica->control.url.text);
@@ -105,6 +105,8 @@ static enum refit_status know_host(struct refit_replica *replica, struct refit_e
 /* The layout that it is fed from. */
 static const struct refit_layout *source_of(const struct refit_replica *replica)
 {
+    if (replica->lead->broadcast)
+        return refit_broadcast_layout(replica->lead->broadcast);
     return refit_replica_is_served(replica) ? replica->class->source : replica->lead->source;
 }
 
@@ -158,6 +160,9 @@ static json_t *request_body(struct refit_replica *replica)
                              "barrier", "kv", publish->kv, "deadline_ms", (json_int_t)publish->deadline_ms);
     if (body && replica->class && !replica->fell_back)
         json_object_set_new(body, "fleet", refit_class_json(replica));
+    if (body && lead->broadcast)
+        json_object_set_new(body, "broadcast", json_pack("{s:I}", "buckets",
+                                                         (json_int_t)refit_broadcast_buckets(lead->broadcast)));
     if (body && replica->keeps)
         json_object_set_new(body, "unchanged",
                             json_pack("{s:o, s:O}", "since", refit_json_u64(publish->unchanged_since), "tensors",
@@ -204,7 +209,7 @@ static void find_broken(struct refit_replica *replica)
 {
     struct refit_control_state state;
     replica->resume[0] = '\0';
-    if (!replica->lead->publish.resume ||
+    if (!replica->lead->publish.resume || replica->lead->broadcast ||
         refit_control_state(&replica->control, NULL, -1, 0, refit_follower_deadline(replica, REFIT_CALL_MS), &state, NULL) !=
             REFIT_OK)
         return;

@@ -39,7 +39,7 @@ static bool all_drained(const struct refit_lead *lead)
     for (size_t i = 0; i < lead->replica_count; i++)
         if (!lead->replicas[i]->drained)
             return false;
-    return true;
+    return !lead->broadcast || refit_broadcast_is_idle(lead->broadcast);
 }
 
 /* ---- the fleet is formed ---- */
@@ -211,12 +211,22 @@ static void part(struct refit_lead *lead)
         refit_replica_destroy(lead->leavers[--lead->leaver_count]);
 }
 
+static void end_broadcast(struct refit_lead *lead)
+{
+    pthread_mutex_lock(&lead->lock);
+    struct refit_broadcast *broadcast = lead->broadcast;
+    lead->broadcast = NULL;
+    pthread_mutex_unlock(&lead->lock);
+    refit_broadcast_destroy(broadcast);
+}
+
 void *refit_conductor_run(void *context)
 {
     struct refit_lead *lead = context;
     start_followers(lead);
     double sources_free_s = direct(lead);
     join_followers(lead);
+    end_broadcast(lead);
     send_report(lead, sources_free_s);
     part(lead);
     return NULL;

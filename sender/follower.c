@@ -173,7 +173,9 @@ static void stop_ranks(struct refit_replica *replica)
 {
     struct refit_error err;
     uint32_t number = replica->number;
-    if (!replica->posted)
+    if (replica->lead->broadcast)
+        refit_broadcast_leave(replica);
+    if (!replica->posted || replica->lead->broadcast)
         return;
     if (refit_ranks_broadcast(replica->lead->ranks, REFIT_MESSAGE_STOP, &number, sizeof number,
                               refit_deadline_in_ms(LETTING_GO_MS), &err) != REFIT_OK)
@@ -280,6 +282,9 @@ static enum refit_status watch_until_staged(struct refit_replica *replica, struc
             return REFIT_OK;
         if (refit_follower_given_up(replica, err))
             return say_what_it_waited_for(replica, &state, err);
+        /* Before it has a slot it would keep the others waiting. */
+        if (replica->lead->broadcast && state.sequence != UINT64_MAX && state.phase == REFIT_CONTROL_TRANSFER)
+            refit_broadcast_join(replica);
         if (refit_replica_is_served(replica)) {
             if (refit_follower_is_deserted(replica))
                 return refit_fail(err, REFIT_PEER, "%s: the replicas that served it failed", replica->control.url.text);
@@ -301,7 +306,9 @@ static enum refit_status take_digest(struct refit_replica *replica, struct refit
 {
     enum refit_status status = REFIT_OK;
     pthread_mutex_lock(&replica->lead->lock);
-    if (replica->posted)
+    if (replica->posted && replica->lead->broadcast)
+        status = refit_broadcast_agree(replica, err);
+    else if (replica->posted)
         status = refit_agree_with_ranks(replica, replica->lead->publish.check_source, err);
     if (status == REFIT_OK)
         memcpy(replica->digest, replica->report.digest, sizeof replica->digest);
@@ -345,7 +352,7 @@ static enum refit_status through_transfer(struct refit_replica *replica, struct 
     enum refit_status status = REFIT_OK;
     snprintf(replica->report.refit_id, sizeof replica->report.refit_id, "%s", replica->ticket.id);
     snprintf(replica->report.transport, sizeof replica->report.transport, "%s", replica->transport);
-    if (!refit_replica_is_served(replica))
+    if (!refit_replica_is_served(replica) && !replica->lead->broadcast)
         status = order_ranks(replica, err);
     if (status == REFIT_OK)
         status = watch_until_staged(replica, err);

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "sender/replica.h"
+#include "sender/serve.h"
 #include "sender/served.h"
 
 /* Of the deadline, a part is kept for committing those that are staged: a fifth, at most this. */
@@ -98,13 +99,14 @@ void refit_lead_set_ranks(struct refit_lead *lead, struct refit_ranks *ranks)
 }
 
 /* The ranks make their plans anew for another source, and must be told the destinations again. */
-void refit_lead_set_source(struct refit_lead *lead, struct refit_layout *source)
+void refit_lead_set_source(struct refit_lead *lead, struct refit_layout *source, const struct refit_gathering *gathering)
 {
     for (size_t i = 0; i < lead->told_count; i++)
         refit_layout_release(lead->told[i]);
     lead->told_count = 0;
     refit_layout_release(lead->source);
     lead->source = refit_layout_retain(source);
+    lead->gathering = gathering ? *gathering : (struct refit_gathering){.gather = NULL};
 }
 
 /* ---- what ranks say ---- */
@@ -137,6 +139,8 @@ void refit_lead_on_served(struct refit_lead *lead, uint32_t rank, const void *bo
         return;
     }
     pthread_mutex_lock(&lead->lock);
+    if (lead->broadcast && served.replica == REFIT_SERVE_GATHER)
+        refit_broadcast_on_served(lead->broadcast, rank, &served, tally, tally_len);
     struct refit_replica *replica = served.replica < lead->replica_count ? lead->replicas[served.replica] : NULL;
     if (replica && replica->posted && served.attempt == replica->attempt) {
         if (take_served(replica, &served, tally, tally_len, &err) != REFIT_OK &&
@@ -354,7 +358,8 @@ static void reset(struct refit_lead *lead)
     for (size_t i = 0; i < sizeof random; i++)
         snprintf(lead->publish_id + 2 * i, 3, "%02x", random[i]);
     lead->begun_ns = refit_clock_ns();
-    lead->relay = lead->publish.strategy != REFIT_STRATEGY_DIRECT && lead->replica_count > 1;
+    lead->relay = lead->publish.strategy != REFIT_STRATEGY_DIRECT && lead->publish.strategy != REFIT_STRATEGY_BROADCAST &&
+                  lead->replica_count > 1;
     pthread_mutex_lock(&lead->lock);
     lead->cancelled = false;
     lead->formed = false;
@@ -378,6 +383,10 @@ enum refit_status refit_lead_begin(struct refit_lead *lead, const struct refit_l
     if (status != REFIT_OK)
         return status;
     reset(lead);
+    if (lead->publish.strategy == REFIT_STRATEGY_BROADCAST)
+        status = refit_broadcast_create(lead, &lead->broadcast, err);
+    if (status != REFIT_OK)
+        return status;
     status = refit_thread_start(&lead->conductor, refit_conductor_run, lead, "the conductor's thread", err);
     lead->running = status == REFIT_OK;
     return status;

@@ -15,6 +15,7 @@
 
 #include "layouts/layout.h"
 #include "layouts/tally.h"
+#include "sender/broadcast.h"
 #include "sender/control.h"
 #include "sender/members.h"
 #include "sender/policy.h"
@@ -39,14 +40,14 @@ void refit_lead_end(struct refit_lead *lead);
 void refit_lead_destroy(struct refit_lead *lead);
 
 void refit_lead_set_ranks(struct refit_lead *lead, struct refit_ranks *ranks);
-/* Retains. While no publish runs. */
-void refit_lead_set_source(struct refit_lead *lead, struct refit_layout *source);
+/* Retains. While no publish runs. `gathering` NULL: the ranks have registered memory. */
+void refit_lead_set_source(struct refit_lead *lead, struct refit_layout *source, const struct refit_gathering *gathering);
 
 /* Handlers of the ranks' messages. */
 void refit_lead_on_served(struct refit_lead *lead, uint32_t rank, const void *body, size_t len);
 void refit_lead_on_lost(struct refit_lead *lead, uint32_t rank, const struct refit_error *why);
 
-enum refit_strategy { REFIT_STRATEGY_AUTO, REFIT_STRATEGY_RELAY, REFIT_STRATEGY_DIRECT };
+enum refit_strategy { REFIT_STRATEGY_AUTO, REFIT_STRATEGY_RELAY, REFIT_STRATEGY_DIRECT, REFIT_STRATEGY_BROADCAST };
 
 struct refit_lead_publish {
     uint64_t version;

@@ -60,6 +60,11 @@ void refit_plan_cache_destroy(struct refit_plan_cache *plans)
     free(plans);
 }
 
+struct refit_layout *refit_plan_cache_source(const struct refit_plan_cache *plans)
+{
+    return plans->source;
+}
+
 /* ---- layouts ---- */
 
 static struct known *find_layout(struct refit_plan_cache *plans, const char *digest)

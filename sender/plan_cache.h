@@ -18,6 +18,7 @@ struct refit_plan_cache;
 REFIT_MUST_CHECK enum refit_status refit_plan_cache_create(struct refit_layout *source, uint32_t rank,
                                                       struct refit_plan_cache **out, struct refit_error *err);
 void refit_plan_cache_destroy(struct refit_plan_cache *plans); /* NULL is fine */
+struct refit_layout *refit_plan_cache_source(const struct refit_plan_cache *plans); /* borrowed */
 
 /* A destination layout, before its first refit_plan_cache_get. */
 REFIT_MUST_CHECK enum refit_status refit_plan_cache_offer(struct refit_plan_cache *plans, const void *text, size_t len,

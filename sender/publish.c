@@ -20,10 +20,28 @@ static enum refit_status parse_strategy(const char *text, enum refit_strategy *o
     *out = REFIT_STRATEGY_AUTO;
     if (!text || !*text)
         return REFIT_OK;
-    *out = strcmp(text, "direct") == 0 ? REFIT_STRATEGY_DIRECT : REFIT_STRATEGY_RELAY;
-    if (strcmp(text, "direct") == 0 || strcmp(text, "relay") == 0)
-        return REFIT_OK;
-    return refit_fail(err, REFIT_INVALID, "strategy \"%s\": expected relay or direct", text);
+    static const struct { const char *name; enum refit_strategy strategy; } known[] = {
+        {"relay", REFIT_STRATEGY_RELAY}, {"direct", REFIT_STRATEGY_DIRECT}, {"broadcast", REFIT_STRATEGY_BROADCAST}};
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        if (strcmp(text, known[i].name) == 0) {
+            *out = known[i].strategy;
+            return REFIT_OK;
+        }
+    }
+    return refit_fail(err, REFIT_INVALID, "strategy \"%s\": expected relay, direct or broadcast", text);
+}
+
+/* Whose memory nobody can read part by part has one way to go. */
+static enum refit_status choose_strategy(const struct refit_sender *sender, const char *text, enum refit_strategy *out,
+                                         struct refit_error *err)
+{
+    enum refit_status status = parse_strategy(text, out, err);
+    if (status != REFIT_OK || !sender->gathers)
+        return status;
+    if (*out != REFIT_STRATEGY_AUTO && *out != REFIT_STRATEGY_BROADCAST)
+        return refit_fail(err, REFIT_UNSUPPORTED, "strategy \"%s\": tensors that a callback gathers are broadcast", text);
+    *out = REFIT_STRATEGY_BROADCAST;
+    return REFIT_OK;
 }
 
 /* Refused here, before anyone is led, and not by each replica. */
@@ -49,7 +67,7 @@ static enum refit_status check_publish(const struct refit_sender *sender, const 
     struct refit_policy policy;
     enum refit_strategy strategy;
     enum refit_status status = refit_policy_parse(publish->policy, &policy, err);
-    return status == REFIT_OK ? parse_strategy(publish->strategy, &strategy, err) : status;
+    return status == REFIT_OK ? choose_strategy(sender, publish->strategy, &strategy, err) : status;
 }
 
 static int64_t deadline_of(const struct refit_publish *publish)
@@ -101,7 +119,7 @@ static enum refit_status start_lead(struct refit_sender *sender, const struct re
     lead.resume = publish->resume != 0;
     enum refit_status parsed = refit_policy_parse(publish->policy, &lead.policy, err);
     if (parsed == REFIT_OK)
-        parsed = parse_strategy(publish->strategy, &lead.strategy, err);
+        parsed = choose_strategy(sender, publish->strategy, &lead.strategy, err);
     if (parsed == REFIT_OK)
         parsed = list_unchanged(publish, &lead, err);
     if (parsed != REFIT_OK)

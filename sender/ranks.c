@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sender/ranks.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -36,6 +37,7 @@ struct refit_ranks {
     _Atomic(size_t) *link_of; /* by seat; lead: written by the hub's thread before the seat gets its HELLO */
     _Atomic(uint64_t) turn;
     char (*boot_ids)[REFIT_BOOT_ID_MAX]; /* lead: by rank */
+    char lead_address[INET6_ADDRSTRLEN];
 };
 
 /* ---- frames ---- */
@@ -315,6 +317,23 @@ static int dial_any(const struct addrinfo *found, struct refit_deadline deadline
     return fd;
 }
 
+/* Empty when it can't be told. */
+static void name_peer(int fd, char out[static INET6_ADDRSTRLEN])
+{
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } peer = {.any.sa_family = AF_UNSPEC};
+    socklen_t len = sizeof peer;
+    *out = '\0';
+    if (getpeername(fd, &peer.any, &len) != 0)
+        return;
+    const void *address = peer.any.sa_family == AF_INET ? (const void *)&peer.v4.sin_addr : &peer.v6.sin6_addr;
+    if (!inet_ntop(peer.any.sa_family, address, out, INET6_ADDRSTRLEN))
+        *out = '\0';
+}
+
 enum refit_status refit_ranks_join(const char *address, uint32_t rank, uint32_t ranks,
                                    const struct refit_ranks_handlers *handlers, struct refit_deadline deadline,
                                    struct refit_ranks **out, struct refit_error *err)
@@ -332,7 +351,17 @@ enum refit_status refit_ranks_join(const char *address, uint32_t rank, uint32_t 
     if (fd < 0)
         return refit_fail(err, REFIT_TIMEOUT, "rank %u cannot reach the lead (rank 0) at %s: %s", rank, address,
                           strerror(errnum));
-    return refit_ranks_join_over(fd, rank, ranks, handlers, out, err);
+    char found_at[INET6_ADDRSTRLEN];
+    name_peer(fd, found_at);
+    status = refit_ranks_join_over(fd, rank, ranks, handlers, out, err);
+    if (status == REFIT_OK)
+        memcpy((*out)->lead_address, found_at, sizeof found_at);
+    return status;
+}
+
+const char *refit_ranks_lead_address(const struct refit_ranks *ranks)
+{
+    return ranks->lead_address;
 }
 
 enum refit_status refit_ranks_wait_all(struct refit_ranks *ranks, struct refit_deadline deadline,

@@ -71,6 +71,9 @@ REFIT_MUST_CHECK enum refit_status refit_ranks_join_over(int fd, uint32_t rank, 
                                                          const struct refit_ranks_handlers *handlers,
                                                          struct refit_ranks **out, struct refit_error *err);
 
+/* Where the lead was found: numeric, for other connections to its host; empty for a member over a socket that was given. */
+const char *refit_ranks_lead_address(const struct refit_ranks *ranks);
+
 /* Messages that wait to be taken carry the turn of the end that sent them, and only those of this end's turn are taken:
  * what a collective that timed out left behind is no answer to the next one. 0 at first; it only grows. */
 void refit_ranks_set_turn(struct refit_ranks *ranks, uint64_t turn);

@@ -90,7 +90,9 @@ struct refit_lead {
     struct refit_ranks *ranks;
     struct refit_members *members;
     struct refit_layout *source;
+    struct refit_gathering gathering; /* how it is filled when its ranks have no memory of it */
     /* Of the publish under way: */
+    struct refit_broadcast *broadcast; /* NULL: another strategy. Changed under the lock */
     char publish_id[33];
     struct refit_lead_publish publish;
     uint64_t membership_epoch;

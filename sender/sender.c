@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include "base/io.h"
+#include "sender/gather.h"
 #include "sender/sender_internal.h"
 #include "transport/endpoint.h"
 
@@ -184,6 +185,7 @@ static void drop_source(struct refit_sender *sender)
     sender->arena = NULL;
     sender->checkpoint = NULL;
     sender->layout = NULL;
+    sender->gathers = false;
 }
 
 /* The lead ends first, since it needs the ranks to let go; then what this rank serves; then the connections, which
@@ -372,7 +374,7 @@ static enum refit_status use_source(struct refit_sender *sender, struct refit_la
     sender->layout = refit_layout_retain(layout);
     refit_server_set_source(sender->server, sender->plans, sender->arena);
     if (sender->lead)
-        refit_lead_set_source(sender->lead, layout);
+        refit_lead_set_source(sender->lead, layout, NULL);
     return REFIT_OK;
 }
 
@@ -423,5 +425,32 @@ enum refit_status refit_sender_register_checkpoint(struct refit_sender *sender, 
     status = use_source(sender, refit_checkpoint_layout(sender->checkpoint), err);
     if (status != REFIT_OK)
         drop_source(sender);
+    return status;
+}
+
+enum refit_status refit_sender_register_gather(struct refit_sender *sender, const struct refit_sender_tensor *tensors,
+                                               size_t count, refit_gather_fn gather, void *context, struct refit_error *err)
+{
+    const struct refit_gathering gathering = {.gather = gather, .context = context};
+    struct refit_layout *layout = NULL;
+    enum refit_status status = check_idle(sender, err);
+    if (status != REFIT_OK)
+        return status;
+    if (sender->ranks != 1)
+        return refit_fail(err, REFIT_UNSUPPORTED, "tensors that a callback gathers are registered by one rank; the sender has %u",
+                          sender->ranks);
+    if (!gather || count == 0)
+        return refit_fail(err, REFIT_INVALID, "a gather callback and at least one tensor are needed");
+    drop_source(sender);
+    status = refit_gather_layout(tensors, count, &layout, err);
+    if (status == REFIT_OK)
+        status = use_source(sender, layout, err);
+    if (status == REFIT_OK) {
+        refit_lead_set_source(sender->lead, layout, &gathering);
+        sender->gathers = true;
+    } else {
+        drop_source(sender);
+    }
+    refit_layout_release(layout);
     return status;
 }

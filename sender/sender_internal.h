@@ -30,6 +30,7 @@ struct refit_sender {
     struct refit_plan_cache *plans;
     struct refit_arena *arena;
     struct refit_checkpoint *checkpoint;
+    bool gathers; /* a callback fills the tensors */
     /* The publish under way: */
     bool publishing;
     bool freed;

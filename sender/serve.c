@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "sender/check.h"
+#include "sender/gather.h"
 #include "sender/served.h"
 #include "transport/endpoint.h" /* REFIT_STREAMS_MAX */
 
@@ -29,7 +30,7 @@ struct service {
     json_t *order; /* the texts below are borrowed from it */
     const char *refit_id, *destination;
     uint32_t first_rank, rank_count;
-    const json_t *card;
+    json_t *card; /* owned */
     const struct refit_transport *transport;
     uint8_t token[REFIT_TOKEN_BYTES];
     unsigned streams; /* 0: our own choice */
@@ -75,7 +76,7 @@ static int nibble(char c)
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-static bool read_token(const char *hex, uint8_t token[static REFIT_TOKEN_BYTES])
+bool refit_serve_read_token(const char *hex, uint8_t token[static REFIT_TOKEN_BYTES])
 {
     for (size_t i = 0; i < REFIT_TOKEN_BYTES; i++) {
         int high = nibble(hex[2 * i]);
@@ -90,11 +91,21 @@ static bool read_token(const char *hex, uint8_t token[static REFIT_TOKEN_BYTES])
 static enum refit_status read_transport(struct service *service, const char *token, const char *transport,
                                         struct refit_error *err)
 {
-    service->card = json_object_get(service->order, "card");
-    service->transport = refit_transport_find(transport);
+    const struct refit_server *server = service->server;
+    json_t *card = json_object_get(service->order, "card");
+    enum refit_status status = REFIT_OK;
+    if (service->served.replica == REFIT_SERVE_GATHER)
+        status = refit_gather_path(card, transport, server->config.rank, refit_ranks_lead_address(server->ranks),
+                                   &service->transport, &service->card, err);
+    else {
+        service->card = json_incref(card);
+        service->transport = refit_transport_find(transport);
+    }
+    if (status != REFIT_OK)
+        return status;
     if (!service->transport)
         return refit_fail(err, REFIT_UNSUPPORTED, "transport \"%s\" is not known to this rank", transport);
-    if (!read_token(token, service->token))
+    if (!refit_serve_read_token(token, service->token))
         return refit_fail(err, REFIT_PEER, "the lead's token is not well formed");
     return REFIT_OK;
 }
@@ -153,8 +164,8 @@ static void close_endpoint(struct service *service, struct refit_endpoint *endpo
     service->endpoint = NULL;
     pthread_mutex_unlock(&service->server->lock);
     service->transport->stats(endpoint, &stats);
-    service->served.payload_bytes = stats.payload_bytes;
-    service->served.wire_bytes = stats.wire_bytes;
+    service->served.payload_bytes += stats.payload_bytes;
+    service->served.wire_bytes += stats.wire_bytes;
     service->transport->close(endpoint);
 }
 
@@ -282,11 +293,47 @@ static enum refit_status serve_plan(struct service *service, struct refit_plan *
     return status == REFIT_OK ? checked : status;
 }
 
+/* ---- the whole model, gathered at rank 0 ---- */
+
+struct bucket_service {
+    struct service *service;
+    struct refit_tally *sent;
+};
+
+static enum refit_status move_bucket(void *context, const char *refit_id, struct refit_plan *plan, struct refit_error *err)
+{
+    struct bucket_service *bucket = context;
+    bucket->service->refit_id = refit_id;
+    return move_bytes(bucket->service, plan, bucket->sent, err);
+}
+
+static enum refit_status serve_gathering(struct service *service, struct account *account, struct refit_error *err)
+{
+    struct refit_layout *source = refit_plan_cache_source(service->plans);
+    uint32_t rank = service->server->config.rank, tensors = refit_layout_tensor_count(source);
+    struct bucket_service bucket = {.service = service};
+    const char *id = service->refit_id;
+    account->sent = refit_tally_create(tensors);
+    account->again = refit_tally_create(tensors);
+    if (!account->sent || !account->again)
+        return refit_fail_alloc(err, "a tally", tensors * sizeof(struct refit_digest));
+    bucket.sent = account->sent;
+    enum refit_status status = refit_gather_serve(source, rank, id, move_bucket, &bucket, err);
+    service->refit_id = id;
+    if (status == REFIT_OK && service->check_source)
+        status = refit_gather_check(source, rank, service->arena, account->again, err);
+    return status;
+}
+
+/* ---- an order ---- */
+
 static enum refit_status serve(struct service *service, struct account *account, struct refit_error *err)
 {
     struct refit_plan *plan = NULL;
     if (!service->plans)
         return refit_fail(err, REFIT_INVALID, "nothing is registered");
+    if (service->served.replica == REFIT_SERVE_GATHER)
+        return serve_gathering(service, account, err);
     enum refit_status status = find_plan(service, json_object_get(service->order, "unchanged"), &plan, err);
     if (status != REFIT_OK)
         return status;
@@ -321,6 +368,7 @@ static void end_service(struct service *service)
     while (*at != service)
         at = &(*at)->next;
     *at = service->next;
+    json_decref(service->card);
     json_decref(service->order);
     free(service);
     /* The destroyer may free the server as soon as the lock is let go. */
@@ -375,6 +423,7 @@ static void on_serve(struct refit_server *server, const void *body, size_t len)
     service->server = server;
     service->served.outcome.status = read_order(service, &service->served.outcome);
     if (!enlist(service)) {
+        json_decref(service->card);
         json_decref(service->order);
         free(service);
         return;

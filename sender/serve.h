@@ -16,8 +16,12 @@
 #include "sender/ranks.h"
 #include "transport/transport.h"
 
+/* Instead of a replica's number: rank 0 gathers the whole model. */
+#define REFIT_SERVE_GATHER (UINT32_MAX - 1)
+
 struct refit_serve_order {
-    uint32_t replica;
+    uint32_t replica;        /* or REFIT_SERVE_GATHER: `card` has rank 0's cards by name and its "boot_id", `transport` may be
+                              * "auto", `destination` is not used */
     uint64_t attempt;
     const char *refit_id;
     const char *token;       /* hex */
@@ -32,6 +36,9 @@ struct refit_serve_order {
 };
 /* New text (free()); NULL when out of memory. */
 char *refit_serve_order_text(const struct refit_serve_order *order, size_t *len);
+
+/* 32 hex digits. */
+bool refit_serve_read_token(const char *hex, uint8_t token[static REFIT_TOKEN_BYTES]);
 
 struct refit_server;
 

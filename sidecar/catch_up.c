@@ -11,20 +11,14 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "receiver/fleet.h"
-#include "sidecar/audit.h"
-#include "sidecar/siblings.h"
+#include "sidecar/fetch.h"
 
 #define ASKED_AT_ONCE 8   /* siblings in a round */
 #define ASKED_AT_START 32 /* before the first pause */
-#define SOURCES_MAX 2
-#define CANDIDATES_MAX 16
-#define CALL_MS 2000
-#define LAYOUT_MS 30000
 #define TRY_MAX_MS 600000
 #define PAUSE_MIN_MS 500
 #define PAUSE_MAX_MS 30000
-#define LOOK_MS 200 /* at a refit that runs, beside being told that it changed */
+#define LOOK_MS 200
 
 struct refit_catch_up {
     struct refit_catch_up_config config;
@@ -46,6 +40,7 @@ struct refit_catch_up {
     int64_t members_ns; /* no look at who they are before */
     int64_t next_ns;  /* no try before */
     int64_t pause_ms; /* after failures */
+    char broken[REFIT_REFIT_ID_MAX]; /* the last try, whose bytes may be kept; empty: none */
     bool started;     /* the first round is over */
     bool members_failed;
     char complaint[REFIT_ERROR_TEXT_MAX]; /* why the last try failed; empty: it did not */
@@ -148,7 +143,7 @@ static enum refit_status count_ranks(struct refit_catch_up *self, struct refit_c
     if (!layout || strcmp(refit_layout_digest(layout), digest) != 0) {
         refit_layout_release(layout);
         layout = NULL;
-        status = refit_control_layout(control, refit_deadline_in_ms(LAYOUT_MS), &layout, err);
+        status = refit_control_layout(control, refit_deadline_in_ms(REFIT_FETCH_LAYOUT_MS), &layout, err);
     }
     if (status == REFIT_OK)
         *out = refit_layout_ranks(layout);
@@ -166,7 +161,7 @@ static enum refit_status get_to_know(struct refit_catch_up *self, struct refit_s
     uint32_t ranks = 0;
     if (!sibling->layout[0] || strcmp(sibling->instance, control->instance) == 0)
         return REFIT_OK; /* no engine has attached there, so there is nothing to fetch either */
-    enum refit_status status = refit_control_host(control, refit_deadline_in_ms(CALL_MS), &host, err);
+    enum refit_status status = refit_control_host(control, refit_deadline_in_ms(REFIT_FETCH_CALL_MS), &host, err);
     if (status == REFIT_OK)
         status = refit_json_opt_string(host, "boot_id", "host", &domain, err);
     const json_t *held = json_object_get(host, "ranks");
@@ -193,7 +188,7 @@ static void ask(struct refit_catch_up *self, struct refit_sibling *sibling)
     int64_t pause_ms = (int64_t)self->config.config->siblings_poll_ms * 3 / 4;
     enum refit_status status = open_control(self, sibling, &control, &err);
     if (status == REFIT_OK)
-        status = refit_control_call(&control, REFIT_HTTP_GET, "/v1/weights", NULL, refit_deadline_in_ms(CALL_MS), &weights,
+        status = refit_control_call(&control, REFIT_HTTP_GET, "/v1/weights", NULL, refit_deadline_in_ms(REFIT_FETCH_CALL_MS), &weights,
                                     &err);
     sibling->self = status == REFIT_OK && strcmp(control.instance, refit_receiver_instance(self->config.receiver)) == 0;
     if (status == REFIT_OK)
@@ -215,7 +210,7 @@ static void follow_members(struct refit_catch_up *self)
     if (refit_clock_ns() < self->members_ns)
         return;
     self->members_ns = refit_clock_ns() + (int64_t)self->config.config->siblings_poll_ms * 1000000 / 2;
-    enum refit_status status = refit_members_read(self->members, refit_deadline_in_ms(CALL_MS), &now, &err);
+    enum refit_status status = refit_members_read(self->members, refit_deadline_in_ms(REFIT_FETCH_CALL_MS), &now, &err);
     if (status == REFIT_OK) {
         status = refit_siblings_follow(&self->siblings, &now, &err);
         refit_membership_release(&now);
@@ -264,194 +259,7 @@ static void ask_around(struct refit_catch_up *self, const struct refit_siblings_
     self->started = self->siblings.count > 0;
 }
 
-/* --- one try ----------------------------------------------------------------------------------------------------- */
-
-struct try {
-    struct refit_control_version version;
-    struct refit_layout *own;
-    char publish_id[REFIT_PUBLISH_ID_MAX];
-    char token[2 * REFIT_TOKEN_BYTES + 1];
-    struct refit_deadline deadline;
-    struct refit_ticket ticket;
-    struct refit_sibling *candidate[CANDIDATES_MAX]; /* of self->siblings, which stands still meanwhile */
-    size_t candidates;
-    struct refit_sibling *source[SOURCES_MAX];
-    size_t sources, asked;
-    uint32_t source_ranks;
-};
-
-static void make_names(struct try *try)
-{
-    uint8_t token[REFIT_TOKEN_BYTES];
-    uint64_t random;
-    refit_io_random(&random, sizeof random);
-    refit_io_random(token, sizeof token);
-    snprintf(try->publish_id, sizeof try->publish_id, "catch-up-%" PRIu64 "-%016" PRIx64, try->version.version, random);
-    for (size_t i = 0; i < sizeof token; i++)
-        snprintf(try->token + 2 * i, 3, "%02x", token[i]);
-}
-
-/* The layout that the bytes come in, known to the receiver from now on. */
-static enum refit_status take_source(struct refit_catch_up *self, struct try *try, struct refit_error *err)
-{
-    struct refit_control control;
-    struct refit_layout *layout = NULL;
-    size_t len;
-    enum refit_status status = REFIT_OK;
-    if (strcmp(refit_layout_digest(try->own), try->candidate[0]->layout) == 0)
-        layout = refit_layout_retain(try->own);
-    else
-        status = open_control(self, try->candidate[0], &control, err);
-    if (status == REFIT_OK && !layout)
-        status = refit_control_layout(&control, refit_deadline_in_ms(LAYOUT_MS), &layout, err);
-    if (status != REFIT_OK)
-        return status;
-    const char *text = refit_layout_text(layout, &len);
-    try->source_ranks = refit_layout_ranks(layout);
-    if (strcmp(refit_layout_digest(layout), try->candidate[0]->layout) == 0)
-        status = refit_receiver_put_source(self->config.receiver, refit_layout_digest(layout), text, len, err);
-    else
-        status = refit_fail(err, REFIT_STALE, "%s serves another layout than a moment ago", try->candidate[0]->url);
-    refit_layout_release(layout);
-    return status;
-}
-
-static enum refit_status begin(struct refit_catch_up *self, struct try *try, struct refit_error *err)
-{
-    struct refit_request request = {.version = try->version.version, .commit = REFIT_COMMIT_AUTO, .kv = "flush",
-                                    .transport = "tcp", .catch_up = true};
-    json_t *fleet = json_pack("{s:s, s:s, s:i, s:i, s:[{s:s, s:s}]}", "id", try->publish_id, "token", try->token, "self", 0,
-                              "sources", SOURCES_MAX, "members", "name", "this replica", "domain",
-                              self->domain[0] ? self->domain : "unknown");
-    snprintf(request.label, sizeof request.label, "%s", try->version.label);
-    snprintf(request.digest, sizeof request.digest, "%s", try->version.digest);
-    snprintf(request.publish_id, sizeof request.publish_id, "%s", try->publish_id);
-    snprintf(request.source, sizeof request.source, "%s", try->candidate[0]->layout);
-    refit_sha256_hex(try->publish_id, strlen(try->publish_id), request.body_digest);
-    request.deadline_ms = refit_deadline_left_ms(try->deadline);
-    enum refit_status status = fleet ? refit_fleet_from_json(fleet, &request.fleet, err)
-                                     : refit_fail_alloc(err, "a request", sizeof request);
-    if (status == REFIT_OK)
-        status = refit_receiver_begin(self->config.receiver, &request, &try->ticket, err);
-    if (status == REFIT_OK) {
-        refit_traffic_note(self->config.traffic, try->ticket.id, &request);
-        refit_audit("--siblings", "begin", refit_log_text("refit", try->ticket.id),
-                    refit_log_u64("version", request.version), refit_log_text("label", request.label),
-                    refit_log_text("digest", request.digest), refit_log_text("from", try->candidate[0]->url));
-    }
-    refit_fleet_release(request.fleet);
-    json_decref(fleet);
-    return status;
-}
-
-static json_t *order_for(const struct try *try)
-{
-    return json_pack("{s:o, s:s, s:s, s:I, s:s, s:O, s:s, s:I}", "version", refit_json_u64(try->version.version), "refit",
-                     try->publish_id, "token", try->token, "holder", (json_int_t)(try->source_ranks + 1 + try->sources),
-                     "transport", "tcp", "card", try->ticket.card, "layout", refit_layout_digest(try->own), "deadline_ms",
-                     (json_int_t)refit_deadline_left_ms(try->deadline));
-}
-
-/* One that does not know our layout says so, and is given it. */
-static enum refit_status ask_to_serve(struct refit_catch_up *self, const struct try *try,
-                                      const struct refit_sibling *sibling, struct refit_error *err)
-{
-    struct refit_control control;
-    size_t len;
-    const char *digest = refit_layout_digest(try->own), *text = refit_layout_text(try->own, &len);
-    json_t *order = order_for(try);
-    if (!order)
-        return refit_fail_alloc(err, "an order", 0);
-    enum refit_status status = open_control(self, sibling, &control, err);
-    if (status == REFIT_OK)
-        status = refit_control_serve(&control, order, refit_deadline_in_ms(LAYOUT_MS), err);
-    if (status == REFIT_NOT_FOUND && strstr(err->text, digest)) {
-        status = refit_control_put_source(&control, digest, text, len, refit_deadline_in_ms(LAYOUT_MS), err);
-        if (status == REFIT_OK)
-            status = refit_control_serve(&control, order, refit_deadline_in_ms(LAYOUT_MS), err);
-    }
-    json_decref(order);
-    return status;
-}
-
-/* As many as there is room for, one after the other; whoever does not want to is passed over. */
-static enum refit_status find_sources(struct refit_catch_up *self, struct try *try, struct refit_error *err)
-{
-    enum refit_status status = REFIT_OK;
-    while (try->asked < try->candidates && try->sources < SOURCES_MAX && !is_over(self)) {
-        struct refit_sibling *sibling = try->candidate[try->asked++];
-        status = ask_to_serve(self, try, sibling, err);
-        if (status == REFIT_OK) {
-            try->source[try->sources++] = sibling;
-            continue;
-        }
-        refit_sibling_failed(sibling, refit_clock_ns());
-        refit_log_event(REFIT_LOG_INFO, "sibling does not serve what is missing here", refit_log_text("refit", try->ticket.id),
-                        refit_log_u64("version", try->version.version), refit_log_text("sibling", sibling->url),
-                        REFIT_LOG_CAUSE(err));
-    }
-    if (try->sources > 0)
-        return REFIT_OK;
-    return status != REFIT_OK ? status : refit_fail(err, REFIT_ABORTED, "refitd is shutting down");
-}
-
-/* *superseded: a publish took its place. */
-static enum refit_status await(struct refit_catch_up *self, const struct try *try, bool *superseded,
-                               struct refit_error *err)
-{
-    struct refit_session_snapshot now, latest;
-    for (;;) {
-        enum refit_status status = refit_receiver_session(self->config.receiver, try->ticket.id, &now, err);
-        if (status != REFIT_OK)
-            return status;
-        if (now.phase == REFIT_PHASE_COMMITTED)
-            return REFIT_OK;
-        if (now.phase == REFIT_PHASE_ABORTED)
-            break;
-        if (is_over(self))
-            return refit_fail(err, REFIT_ABORTED, "refitd is shutting down");
-        rest(self, LOOK_MS, true);
-    }
-    *superseded = refit_receiver_session(self->config.receiver, NULL, &latest, NULL) == REFIT_OK &&
-                  strcmp(latest.id, now.id) != 0;
-    *err = now.error;
-    return err->status;
-}
-
-/* Those who were asked and did not deliver are not the first to be asked again. */
-static void blame(struct try *try, enum refit_status status)
-{
-    if (status != REFIT_PEER && status != REFIT_CORRUPT && status != REFIT_TIMEOUT)
-        return;
-    for (size_t i = 0; i < try->sources; i++)
-        refit_sibling_failed(try->source[i], refit_clock_ns());
-}
-
-static enum refit_status run_try(struct refit_catch_up *self, struct try *try, bool *superseded, struct refit_error *err)
-{
-    char waiting[REFIT_URL_MAX + 64];
-    struct refit_error ignored;
-    enum refit_status status = take_source(self, try, err);
-    if (status != REFIT_OK) {
-        refit_sibling_failed(try->candidate[0], refit_clock_ns());
-        return status;
-    }
-    make_names(try);
-    snprintf(waiting, sizeof waiting, "version %" PRIu64 " is being fetched from %s", try->version.version,
-             try->candidate[0]->url);
-    status = begin(self, try, err);
-    if (status != REFIT_OK)
-        return status;
-    show(self, try->version.version, waiting);
-    status = find_sources(self, try, err);
-    if (status == REFIT_OK)
-        status = await(self, try, superseded, err);
-    else
-        (void)!refit_receiver_abort(self->config.receiver, try->ticket.id, err->text, &ignored);
-    blame(try, status);
-    json_decref(try->ticket.card);
-    return status;
-}
+/* --- fetching it ------------------------------------------------------------------------------------------------- */
 
 static void count(struct refit_catch_up *self, enum refit_health_catch_up result)
 {
@@ -460,7 +268,7 @@ static void count(struct refit_catch_up *self, enum refit_health_catch_up result
     pthread_mutex_unlock(&self->lock);
 }
 
-static void note_failure(struct refit_catch_up *self, const struct try *try, const struct refit_error *err)
+static void note_failure(struct refit_catch_up *self, const struct refit_error *err)
 {
     self->pause_ms = self->pause_ms ? self->pause_ms * 2 : PAUSE_MIN_MS;
     if (self->pause_ms > PAUSE_MAX_MS)
@@ -469,43 +277,66 @@ static void note_failure(struct refit_catch_up *self, const struct try *try, con
     self->next_ns = refit_clock_ns() + pause_ms * 1000000;
     snprintf(self->complaint, sizeof self->complaint, "%s", err->text);
     count(self, REFIT_HEALTH_CATCH_UP_FAILED);
-    refit_log_event(REFIT_LOG_WARN, "not caught up with the siblings", refit_log_text("refit", try->ticket.id),
-                    refit_log_u64("version", try->version.version), REFIT_LOG_CAUSE(err),
-                    refit_log_i64("retry_ms", pause_ms));
+    refit_log_event(REFIT_LOG_WARN, "not caught up with the siblings", refit_log_u64("version", self->choice.version.version),
+                    REFIT_LOG_CAUSE(err), refit_log_i64("retry_ms", pause_ms));
 }
 
-static void note_success(struct refit_catch_up *self, const struct try *try, bool superseded)
+static void note_success(struct refit_catch_up *self, const struct refit_fetch *fetch)
 {
     self->pause_ms = 0;
     self->complaint[0] = '\0';
-    count(self, superseded ? REFIT_HEALTH_CATCH_UP_SUPERSEDED : REFIT_HEALTH_CAUGHT_UP);
-    if (superseded)
-        refit_log_event(REFIT_LOG_INFO, "a publish took the place of catching up", refit_log_text("refit", try->ticket.id),
-                        refit_log_u64("version", try->version.version));
+    count(self, fetch->superseded ? REFIT_HEALTH_CATCH_UP_SUPERSEDED : REFIT_HEALTH_CAUGHT_UP);
+    if (fetch->superseded)
+        refit_log_event(REFIT_LOG_INFO, "a publish took the place of catching up",
+                        refit_log_u64("version", fetch->version.version));
     else
-        refit_log_event(REFIT_LOG_INFO, "caught up with the siblings", refit_log_text("refit", try->ticket.id),
-                        refit_log_u64("version", try->version.version), refit_log_text("sibling", try->source[0]->url),
-                        refit_log_u64("siblings", try->sources));
+        refit_log_event(REFIT_LOG_INFO, "caught up with the siblings", refit_log_u64("version", fetch->version.version),
+                        refit_log_text("sibling", fetch->source), refit_log_u64("siblings", fetch->sources));
+}
+
+static bool go_on(void *self)
+{
+    return !is_over(self);
+}
+
+static void rest_or_wake(void *self, int64_t ms)
+{
+    rest(self, ms, true);
+}
+
+static void show_begun(void *context, const char *url)
+{
+    struct refit_catch_up *self = context;
+    char waiting[REFIT_URL_MAX + 64];
+    uint64_t version = self->choice.version.version;
+    snprintf(waiting, sizeof waiting, "version %" PRIu64 " is being fetched from %s", version, url);
+    show(self, version, waiting);
 }
 
 static void attempt(struct refit_catch_up *self)
 {
     const struct refit_config *config = self->config.config;
-    struct try try = {.version = self->choice.version};
     struct refit_error err;
-    bool superseded = false;
-    try.deadline = refit_deadline_in_ms(config->deadline_ms < TRY_MAX_MS ? (int64_t)config->deadline_ms : TRY_MAX_MS);
-    try.own = refit_bank_layout(refit_receiver_bank(self->config.receiver));
-    try.candidates = refit_siblings_sources(&self->siblings, &try.version, self->domain, refit_clock_ns(), try.candidate,
-                                            CANDIDATES_MAX);
-    if (try.own && try.candidates > 0) {
-        enum refit_status status = run_try(self, &try, &superseded, &err);
-        if (status == REFIT_OK || superseded)
-            note_success(self, &try, superseded);
-        else if (!is_over(self))
-            note_failure(self, &try, &err);
-    }
-    refit_layout_release(try.own);
+    struct refit_fetch fetch = {
+        .receiver = self->config.receiver,
+        .traffic = self->config.traffic,
+        .credentials = self->credentials,
+        .siblings = &self->siblings,
+        .domain = self->domain,
+        .deadline_ms = config->deadline_ms < TRY_MAX_MS ? (int64_t)config->deadline_ms : TRY_MAX_MS,
+        .go_on = go_on,
+        .rest = rest_or_wake,
+        .begun = show_begun,
+        .context = self,
+        .version = self->choice.version,
+    };
+    memcpy(fetch.resume, self->broken, sizeof fetch.resume);
+    enum refit_status status = refit_fetch_run(&fetch, &err);
+    memcpy(self->broken, fetch.resume, sizeof self->broken);
+    if (status == REFIT_OK || fetch.superseded)
+        note_success(self, &fetch);
+    else if (!is_over(self))
+        note_failure(self, &err);
 }
 
 /* --- the thread -------------------------------------------------------------------------------------------------- */

@@ -118,6 +118,23 @@ static enum refit_status read_unchanged(const struct refit_call *call, struct re
     return status;
 }
 
+static enum refit_status read_broadcast(const struct refit_call *call, struct refit_request *request,
+                                        struct refit_error *err)
+{
+    static const char *const known[] = {"buckets", NULL};
+    const json_t *broadcast = json_object_get(call->json, "broadcast");
+    int64_t buckets = 0;
+    if (!broadcast)
+        return REFIT_OK;
+    if (!json_is_object(broadcast))
+        return refit_fail(err, REFIT_INVALID, "refit: \"broadcast\" must be an object");
+    enum refit_status status = refit_json_known(broadcast, "broadcast", known, err);
+    if (status == REFIT_OK)
+        status = refit_json_get_int(broadcast, "buckets", "broadcast", 1, UINT32_MAX, &buckets, err);
+    request->buckets = (uint32_t)buckets;
+    return status;
+}
+
 static enum refit_status read_fleet(const struct refit_call *call, struct refit_request *request,
                                     struct refit_error *err)
 {
@@ -130,7 +147,7 @@ static enum refit_status read_request(const struct refit_call *call, struct refi
 {
     static const char *const known[] = {"version",   "label",  "epoch", "publish_id",  "source", "checkpoint",
                                         "transport", "commit", "kv",    "deadline_ms", "digest", "ranks",
-                                        "fleet",     "unchanged", "resume", NULL};
+                                        "fleet",     "unchanged", "resume", "broadcast", NULL};
     enum refit_status status = refit_json_known(call->json, "refit", known, err);
     if (status == REFIT_OK)
         status = refit_json_get_u64(call->json, "version", "refit", &request->version, err);
@@ -146,6 +163,8 @@ static enum refit_status read_request(const struct refit_call *call, struct refi
         status = read_ranks(call, request, err);
     if (status == REFIT_OK)
         status = read_unchanged(call, request, err);
+    if (status == REFIT_OK)
+        status = read_broadcast(call, request, err);
     if (status == REFIT_OK)
         status = read_fleet(call, request, err);
     if (status == REFIT_OK)

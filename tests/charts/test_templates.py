@@ -129,6 +129,17 @@ class Security(unittest.TestCase):
             self.assertIn("--" + option, refitd["args"])
         self.assertNotIn("--insecure-control=true", refitd["args"])
 
+    def test_bulk_bytes_have_tls_and_a_name_of_the_certificate(self):
+        manifests = chart.example("native-dra")
+        args = chart.container(chart.pod_spec(manifests), "refitd")["args"]
+        name = next(a.split("=", 1)[1] for a in args if a.startswith("--data-tls-name="))
+        self.assertIn(name, chart.only(manifests, "Certificate")["spec"]["dnsNames"])
+        self.assertFalse([a for a in args if a.startswith("--data-tls=")])
+        args = chart.container(chart.pod_spec(chart.example("native-dra", "--set", "tls.data=false")), "refitd")["args"]
+        self.assertIn("--data-tls=off", args)
+        args = chart.container(chart.pod_spec(chart.example("native-dra", "--set", "tls.dataName=pool.example")), "refitd")["args"]
+        self.assertIn("--data-tls-name=pool.example", args)
+
     def test_secrets_are_mounted_as_directories_so_that_rotation_reaches_them(self):
         for name in ("tls-secret", CPU):
             for c in chart.pod_spec(chart.example(name))["initContainers"]:

@@ -25,6 +25,15 @@ foreach(library engine sender)
   endforeach()
 endforeach()
 
+# Manual pages and completions lie where man and the shells look.
+run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${prefix} --component manual)
+foreach(file man/man1/refit.1 man/man8/refitd.8 bash-completion/completions/refit zsh/site-functions/_refit
+        fish/vendor_completions.d/refit.fish)
+  if(NOT EXISTS ${prefix}/share/${file})
+    message(FATAL_ERROR "not installed: share/${file}")
+  endif()
+endforeach()
+
 # The .pc files name the prefix the tree was configured for; here it is another.
 file(GLOB pcs ${libdir}/pkgconfig/*.pc)
 foreach(pc IN LISTS pcs)

@@ -88,8 +88,11 @@ class Member(Replica):
         return [self.refitd, *self.readers.values()]
 
     def signal(self, number, whole=False):
-        for child in self.processes() if whole else [self.refitd]:
+        signalled = self.processes() if whole else [self.refitd]
+        for child in signalled:
             child.kill(number)
+        for child in signalled if number == signal.SIGKILL else ():
+            child.process.wait(SETTLE_S)
 
     def hold(self, on):
         if on:
@@ -110,15 +113,13 @@ class Member(Replica):
         return found
 
     def restart_what_died(self):
-        """True when everything had died: then nobody holds the weights any more."""
-        lost = all(child.process.poll() is not None for child in self.processes())
+        """As a supervisor does, each by itself."""
         if self.refitd.process.poll() is not None:
             self.refitd.wait()
             self.start()
         dead = [rank for rank, reader in self.readers.items() if reader.process.poll() is not None]
         if dead:
-            self.start_readers(*dead)
-        return lost
+            self.start_readers(*dead, wait=False)
 
 
 class Trainer:
@@ -157,11 +158,11 @@ class Fault(threading.Thread):
         self.arena, self.victim, self.action, self.state, self.watched, self.version = arena, victim, action, state, watched, version
         self.jitter, self.lasts = rng.choice((0, 0, 0.005, 0.05)), rng.choice((0.3, 1.5, 4)) * SLOWDOWN
         self.whole = rng.random() < 0.25  # a pod: refitd and its engines
-        self.hit_at, self.over = None, threading.Event()
+        self.hit_at, self.killed_pod, self.over = None, False, threading.Event()
 
     def __str__(self):
-        name = self.victim if isinstance(self.victim, str) else self.victim.name
-        return f"{self.action} {name}{' (pod)' if self.whole else ''} when {self.watched.name} is in {self.state} " \
+        name = self.victim if isinstance(self.victim, str) else self.victim.name + (" (pod)" if self.whole else "")
+        return f"{self.action} {name} when {self.watched.name} is in {self.state} " \
                f"(was in {self.hit_at}), for {self.lasts} s"
 
     def reached(self, state):
@@ -219,6 +220,7 @@ class Fault(threading.Thread):
         if isinstance(self.victim, str):
             self.arena.trainer.ranks[0 if self.victim == "lead" else 1].kill(number)
         else:
+            self.killed_pod = self.whole and number == signal.SIGKILL
             self.victim.signal(number, self.whole)
 
 
@@ -247,13 +249,13 @@ class Arena(SystemTest):
         leaping = ("env", "LD_PRELOAD=" + os.path.abspath(tool("tests", "system", "jumping_clock.so"))) if self.leaps else ()
         return self.child(name, *self.box.command(node, [*leaping, *command]))
 
+    def member(self, name, node, options, ranks=1):
+        return Member(self, name, node, engine_layout(ranks), ("--lead-ttl", "2s", *options), ("hold=40", "prepare-ms=150"))
+
     def start_fleet(self, nodes, options=(), leaf=True, rates=("512KiB",)):
         """A member on each of these nodes, all at version 1; with `leaf` the last has another layout and is served by the others."""
-        members = []
-        for i, node in enumerate(nodes):
-            layout = engine_layout(2 if leaf and i == len(nodes) - 1 else 1)
-            members.append(Member(self, f"m{i}", node, layout, ("--lead-ttl", "2s", "--rate", rates[i % len(rates)], *options),
-                                  ("hold=40", "prepare-ms=150")))
+        members = [self.member(f"m{i}", node, ("--rate", rates[i % len(rates)], *options), 2 if leaf and i == len(nodes) - 1 else 1)
+                   for i, node in enumerate(nodes)]
         for member in members:
             member.start_readers()
         self.publish_whole(members, 1, source_layout())
@@ -425,7 +427,6 @@ class Arena(SystemTest):
 
     def wait_round(self, trainer, members, faults, held):
         """Until the trainer has ended and all is healed; who lost all it had. What dies is started again, as by a supervisor."""
-        lost = set()
         released = time.monotonic() + 1
         deadline = time.monotonic() + DEADLINE_S + SETTLE_S
 
@@ -433,7 +434,8 @@ class Arena(SystemTest):
             if time.monotonic() > released or any(fault.hit_at for fault in faults):
                 for member in held:
                     member.hold(False)
-            lost.update(member for member in members if self.died(member) and member.restart_what_died())
+            for member in members:
+                member.restart_what_died()
             return all(rank.process.poll() is not None for rank in trainer.ranks)
 
         while not heal():
@@ -445,12 +447,16 @@ class Arena(SystemTest):
             fault.over.set()
             fault.join(SETTLE_S)
             self.assertFalse(fault.is_alive(), "a fault did not end")
-        heal()
-        return lost
+        for member in members:
+            poll(f"{member.name} is not whole", lambda member=member: self.revived(member))
+        return {fault.victim for fault in faults if fault.killed_pod}
 
     @staticmethod
-    def died(member):
-        return any(child.process.poll() is not None for child in member.processes())
+    def revived(member):
+        """Everything that was killed has ended by now, or soon."""
+        member.restart_what_died()
+        weights = member.try_call("GET", "/v1/weights")[1]
+        return weights and all(rank["attached"] for rank in weights.get("ranks", [{"attached": False}]))
 
 
 def copied_layout():

@@ -121,13 +121,13 @@ class Replica:
             "--ports-file", ports, "--log-level", "info", *self.options)
         self.ports = self.test.wait_json(ports, self.refitd)
 
-    def start_readers(self, *ranks):
+    def start_readers(self, *ranks, wait=True):
         ranks = ranks or range(self.first, self.first + self.ranks)
         for rank in ranks:
             child = self.child(f"reader-{self.name}-{rank}", tool("tests", "system", "reader"), self.socket, self.layout_path,
                                str(rank), str(self.total), self.steps, *self.reader_options)
             self.readers[rank] = child
-        for rank in ranks:
+        for rank in ranks if wait else ():
             self.readers[rank].wait_line("attached")
         return self
 

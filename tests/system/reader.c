@@ -6,7 +6,8 @@
  *
  * Ranks of a replica meet in STEPS_FILE, a shared page: the leader names the version of a step, the followers pin it and say so, the
  * leader checks and releases. Prints one line per change: "step VERSION DIGEST LABEL". A byte that is not as the version has it
- * ends the process with status 3 and a line "torn ...". Ends with status 0 on SIGTERM.
+ * ends the process with status 3 and a line "torn ...". Ends with status 0 on SIGTERM; the leader then prints
+ * "steps N missed M": in M of them a follower did not have the version that the leader named.
  *
  *   prepare-ms=N  the prepare hook takes so long      refuse=V  the prepare hook refuses version V
  *   hold=N        keeps each pin for N ms             trust     does not look at the bytes
@@ -46,6 +47,7 @@ struct reader {
     uint64_t held;
     bool trust;
     uint64_t last;
+    uint64_t taken, missed; /* steps, of the leader */
 };
 
 static volatile sig_atomic_t ending;
@@ -138,7 +140,8 @@ static int lead(struct reader *r)
         }
         atomic_store_explicit(&r->steps->version, pin.version, memory_order_relaxed);
         atomic_store_explicit(&r->steps->number, step, memory_order_release);
-        wait_followers(r, step);
+        r->missed += wait_followers(r, step) && !ending;
+        r->taken++;
         rc = report(r, &pin);
         refit_engine_release(r->engine, &pin);
     }
@@ -156,8 +159,13 @@ static int follow(struct reader *r)
             continue;
         }
         struct refit_pin pin;
-        enum refit_status status =
-            refit_engine_acquire(r->engine, atomic_load_explicit(&r->steps->version, memory_order_relaxed), &pin);
+        uint64_t version = atomic_load_explicit(&r->steps->version, memory_order_relaxed);
+        enum refit_status status = refit_engine_acquire(r->engine, version, &pin);
+        if (status == REFIT_OK && pin.version != version) {
+            printf("torn rank %u: has version %llu in a step of %llu\n", r->rank, (unsigned long long)pin.version,
+                   (unsigned long long)version);
+            return 3;
+        }
         atomic_store_explicit(&r->steps->result[r->rank], (uint32_t)status, memory_order_relaxed);
         atomic_store_explicit(&r->steps->pinned[r->rank], step, memory_order_release);
         done = step;
@@ -220,6 +228,10 @@ int main(int argc, char **argv)
     printf("attached\n");
     fflush(stdout);
     int rc = r.rank == 0 ? lead(&r) : follow(&r);
+    if (r.rank == 0) {
+        printf("steps %llu missed %llu\n", (unsigned long long)r.taken, (unsigned long long)r.missed);
+        fflush(stdout);
+    }
     refit_engine_detach(engine);
     refit_layout_release(r.layout);
     free(text);

@@ -70,6 +70,11 @@ seccompProfile:
 {{- $o = concat $o (list "tls-cert=/etc/refit/tls/tls.crt" "tls-key=/etc/refit/tls/tls.key") -}}
 {{- if $v.tls.clientAuth -}}{{- $o = append $o "tls-client-ca=/etc/refit/tls/ca.crt" -}}{{- end -}}
 {{- if and $v.tls.clientAuth $v.auth.tokens.secret -}}{{- $o = append $o "tls-client-optional=true" -}}{{- end -}}
+{{- if $v.tls.data -}}
+{{- $o = append $o (printf "data-tls-name=%s" (default (printf "%s-replicas.%s.svc" (include "refit.fullname" .) .Release.Namespace) $v.tls.dataName)) -}}
+{{- else -}}
+{{- $o = append $o "data-tls=off" -}}
+{{- end -}}
 {{- end -}}
 {{- if $v.auth.tokens.secret -}}{{- $o = append $o "token-file=/etc/refit/tokens/tokens" -}}{{- end -}}
 {{- if not (include "refit.isLoopback" $s.control.host) -}}

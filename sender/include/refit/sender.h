@@ -81,6 +81,24 @@ REFIT_API enum refit_status refit_sender_register(struct refit_sender *sender, c
 REFIT_API enum refit_status refit_sender_register_checkpoint(struct refit_sender *sender, const char *path,
                                                              struct refit_error *err);
 
+/* Tensors whose shards nobody describes: a callback brings them together, one after the other, and every publish broadcasts
+ * them (see refit_publish.strategy). One rank opens the sender; the trainer's others have their part in what the callback
+ * does (a collective "full tensor", say) and none in the publish. */
+struct refit_sender_tensor {
+    const char *name;     /* its checkpoint name */
+    const char *dtype;    /* as in layouts: "BF16" */
+    const int64_t *shape; /* elements */
+    size_t dims;
+};
+/* Writes all of `tensor`, dense and row-major, to `destination`; 0, or anything else to end the publish. Called on a thread of
+ * the library's, one tensor at a time, in the order in which they were registered: in each publish that has begun
+ * once for each, also when replicas fail meanwhile or nobody is left, so that all ranks of a collective stay in step; not
+ * again in a publish once it has failed. No publish returns while it runs; it must not call the sender. */
+typedef int (*refit_gather_fn)(void *context, const char *tensor, void *destination, size_t bytes);
+REFIT_API enum refit_status refit_sender_register_gather(struct refit_sender *sender,
+                                                         const struct refit_sender_tensor *tensors, size_t count,
+                                                         refit_gather_fn gather, void *context, struct refit_error *err);
+
 /* Progress of one replica, while wait_* runs; called on the caller's thread on rank 0, about ten times a second. */
 struct refit_replica_progress {
     const char *url;
@@ -107,7 +125,9 @@ struct refit_publish {
     const char *policy;
     /* NULL: "relay" with two or more members, else "direct".
      *   "relay"     the trainer sends each byte once, replicas pass it on
-     *   "direct"    the trainer sends to each replica all it needs */
+     *   "direct"    the trainer sends to each replica all it needs
+     *   "broadcast" rank 0 gathers the whole model and sends all of it to every replica, bucket by bucket: what the other two
+     *               save is not saved, nothing is taken as unchanged or resumed. The default for tensors that a callback gathers. */
     const char *strategy;
     /* Tensors whose bytes are those of version `unchanged_since`: names, or beginnings of names with a trailing "*". A replica that
      * serves that version keeps them, its copy checked by digest; to any other they are moved like all others. That they have not
