@@ -28,7 +28,7 @@ class Seeds(Arena):
         while seed == first or (time.monotonic() < end and len(failed) < 3):
             if not self.one(seed):
                 failed.append(seed)
-                sys.stderr.write(f"chaos: seed {seed} failed; again: make chaos CHAOS_SEED={seed} CHAOS_SECONDS=1\n")
+                sys.stderr.write(f"\nchaos: seed {seed} failed; again: make chaos CHAOS_SEED={seed} CHAOS_SECONDS=1\n")
             seed += 1
         sys.stderr.write(f"chaos: seeds {first} to {seed - 1}, failed: {failed or 'none'}\n")
         self.assertEqual(failed, [])
