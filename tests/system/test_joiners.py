@@ -126,6 +126,16 @@ class Joiners(Fleet):
                 for child in self.children:
                     child.end()
 
+    def test_one_that_stops_while_it_fetches_costs_its_siblings_no_publish(self):
+        members = self.fleet(2)
+        joiner = self.joiner("joiner", members, *SLOW)
+        joiner.wait_session(lambda state: state["version"] == 1 and state["bytes_done"] > 0)
+        joiner.refitd.kill(signal.SIGSTOP)
+        self.publishes(members, 2)
+        self.publishes(members, 3)
+        joiner.refitd.kill(signal.SIGCONT)
+        self.wait_active(joiner, 3)
+
     def test_held_nothing_is_fetched_and_what_was_gone_back_from_never(self):
         members = self.fleet(2)
         late = self.joiner("late", members)
@@ -153,7 +163,10 @@ class Joiners(Fleet):
         joiners = [self.joiner(f"joiner{i}", members) for i in range(10)]
         for joiner in joiners:
             self.wait_active(joiner, 1)
-        serves = [len(member.call("GET", "/v1/serve")[1]["serves"]) for member in members]
+        serves = []
+        for member in members:
+            with open(self.path(f"refitd-{member.name}.log")) as log:
+                serves.append(sum("change=serve " in line for line in log))
         self.assertTrue(all(serves), serves)
         self.same([*members, *joiners])
 
