@@ -184,6 +184,20 @@ class Joiners(Fleet):
         self.wait_active(joiner, 2)
         self.same([*members, joiner])
 
+    def test_members_that_change_between_publishes_and_during_one_count_from_the_next_on(self):
+        members, gate = self.fleet(3, *SLOW), self.path("gate")
+        path = self.list(members[:2])
+        ranks = self.publish(source_layout(), [2, 3, 4], ["file:" + path], "strategy=relay", "gate=" + gate, wait=False)
+        for version, now in ((2, members), (3, members[1:]), (4, members[1:])):
+            with open(f"{gate}.{version}", "w"):
+                pass
+            members[1].wait_phase("transfer", version=version)
+            self.list(now)
+            members[1].wait_end(version)
+        lines = self.end_all(ranks)
+        self.assertEqual([line.split(" ")[2] for line in lines if line.startswith("fleet")], ["1", "2", "3"], lines)
+        self.serves(members, 3, 4, 4)
+
     def test_a_leaver_in_the_middle_of_a_refit_costs_only_itself(self):
         members = self.fleet(3, *SLOW)
         ranks = self.go(members, 2, "deadline=20000", wait=False)
