@@ -343,27 +343,48 @@ enum refit_status refit_receiver_serve_end(struct refit_receiver *receiver, cons
     return found ? REFIT_OK : refit_fail(err, REFIT_NOT_FOUND, "nothing is served here as '%.63s'", id);
 }
 
-static struct refit_serve *take_of_slot(struct refit_receiver *receiver, uint32_t slot, bool any)
+static bool reads_slot(const struct refit_serve *serve, uint64_t slot)
 {
-    struct refit_serve *found = NULL;
-    refit_receiver_lock(receiver);
-    for (uint32_t i = 0; i < receiver->serves.count && !found; i++)
-        if (any || (receiver->serves.items[i]->slot == slot && !receiver->serves.items[i]->ended))
-            found = take(&receiver->serves, i);
-    refit_receiver_unlock(receiver);
-    return found;
+    return serve->slot == slot && !serve->ended;
+}
+
+static bool reads_version(const struct refit_serve *serve, uint64_t version)
+{
+    return serve->request.version == version && !serve->ended;
+}
+
+static bool exists(const struct refit_serve *serve, uint64_t unused)
+{
+    (void)unused;
+    return serve != NULL;
+}
+
+static void end_those(struct refit_receiver *receiver, bool (*wanted)(const struct refit_serve *serve, uint64_t what),
+                      uint64_t what)
+{
+    struct refit_serve *found;
+    do {
+        found = NULL;
+        refit_receiver_lock(receiver);
+        for (uint32_t i = 0; i < receiver->serves.count && !found; i++)
+            if (wanted(receiver->serves.items[i], what))
+                found = take(&receiver->serves, i);
+        refit_receiver_unlock(receiver);
+        destroy(found);
+    } while (found);
 }
 
 void refit_serves_end_slot(struct refit_receiver *receiver, uint32_t slot)
 {
-    struct refit_serve *serve;
-    while ((serve = take_of_slot(receiver, slot, false)))
-        destroy(serve);
+    end_those(receiver, reads_slot, slot);
+}
+
+void refit_serves_end_version(struct refit_receiver *receiver, uint64_t version)
+{
+    end_those(receiver, reads_version, version);
 }
 
 void refit_serves_close(struct refit_receiver *receiver)
 {
-    struct refit_serve *serve;
-    while ((serve = take_of_slot(receiver, 0, true)))
-        destroy(serve);
+    end_those(receiver, exists, 0);
 }

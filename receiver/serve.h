@@ -22,6 +22,8 @@ struct refit_serves {
 uint32_t refit_serves_running(const struct refit_serves *serves);
 /* Ends all that read this slot. Not under the lock; when it returns none of them reads. */
 void refit_serves_end_slot(struct refit_receiver *receiver, uint32_t slot);
+/* The same for a version that is not the active one any more. */
+void refit_serves_end_version(struct refit_receiver *receiver, uint64_t version);
 /* Ends and forgets all. */
 void refit_serves_close(struct refit_receiver *receiver);
 

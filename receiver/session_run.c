@@ -167,9 +167,13 @@ static void on_wait(void *context, const struct refit_bank_waiting *who)
         refit_session_set_phase(session, REFIT_PHASE_WAITING_FOR_READERS);
     else if (news)
         session->sequence++;
+    bool long_enough = refit_clock_ns() - session->phase_since_ns > receiver->config.relay_stall_ms * 1000000;
     refit_receiver_unlock(receiver);
     if (news)
         refit_receiver_changed(receiver);
+    /* Replicas that fetch this version from here are not waited for longer than others are: they can have the next one. */
+    if (long_enough)
+        refit_serves_end_version(receiver, who->version);
 }
 
 static enum refit_status take_slot(struct work *work, struct refit_error *err)

@@ -3,36 +3,23 @@
 
 #include <ctype.h>
 #include <inttypes.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/io.h"
 #include "base/json.h"
-#include "base/roff.h"
 #include "drivers/driver.h"
 #include "receiver/bank.h"
 #include "sidecar/listen_address.h"
+#include "sidecar/config_table.h"
 #include "sidecar/config_value.h"
 #include "transport/endpoint.h"
 
 #define FILE_MAX (64u << 10)
 
-enum kind { TEXT, NUMBER, BYTES, DURATION, BOOL, ONE_OF, ADDRESS, ENDPOINT, MODE };
-
-struct option {
-    const char *name;
-    enum kind kind;
-    size_t offset, size;
-    const char *fallback; /* the default, as it would be written */
-    uint64_t min, max;    /* of numbers; 0, 0: any */
-    const char *words;    /* ONE_OF: "uid|seal", in the order of its enum */
-    const char *help;
-};
-
 #define AT(member) offsetof(struct refit_config, member), sizeof(((struct refit_config *)0)->member)
 
-static const struct option options[] = {
+const struct refit_config_option refit_config_options[] = {
     {"config", TEXT, AT(config), "", 0, 0, NULL,
      "file to read options from: one JSON object, or lines of `key = value`"},
     {"control", ENDPOINT, AT(control), "127.0.0.1:7070", 0, 0, NULL,
@@ -139,27 +126,28 @@ static const struct option options[] = {
     {"log-level", ONE_OF, AT(log_level), "info", 0, 0, "error|warn|info|debug", "what is logged"},
     {"log-format", ONE_OF, AT(log_format), "text", 0, 0, "text|json", "how it is logged"},
 };
-#define OPTION_COUNT (sizeof options / sizeof *options)
+#define OPTION_COUNT (sizeof refit_config_options / sizeof *refit_config_options)
+const size_t refit_config_option_count = OPTION_COUNT;
 _Static_assert(OPTION_COUNT <= REFIT_CONFIG_OPTIONS_MAX, "a source for each option");
 
-static void env_name(const struct option *o, char out[64])
+void refit_config_env_name(const struct refit_config_option *o, char out[static 64])
 {
     size_t n = (size_t)snprintf(out, 64, "REFIT_%s", o->name);
     for (size_t i = 0; i < n; i++)
         out[i] = out[i] == '-' ? '_' : (char)toupper((unsigned char)out[i]);
 }
 
-static const struct option *find(const char *name, size_t len)
+static const struct refit_config_option *find(const char *name, size_t len)
 {
     for (size_t i = 0; i < OPTION_COUNT; i++)
-        if (strlen(options[i].name) == len && memcmp(options[i].name, name, len) == 0)
-            return &options[i];
+        if (strlen(refit_config_options[i].name) == len && memcmp(refit_config_options[i].name, name, len) == 0)
+            return &refit_config_options[i];
     return NULL;
 }
 
 /* --- setting one value ---------------------------------------------------------------------------------------- */
 
-static void *member(struct refit_config *config, const struct option *o)
+static void *member(struct refit_config *config, const struct refit_config_option *o)
 {
     return (char *)config + o->offset;
 }
@@ -179,7 +167,7 @@ static bool parse_one_of(const char *words, const char *text, uint64_t *out)
     }
 }
 
-static void describe(const struct option *o, char *out, size_t size)
+static void describe(const struct refit_config_option *o, char *out, size_t size)
 {
     switch (o->kind) {
     case TEXT: snprintf(out, size, "a text of at most %zu bytes", o->size - 1); break;
@@ -194,12 +182,12 @@ static void describe(const struct option *o, char *out, size_t size)
     }
 }
 
-static bool in_range(const struct option *o, uint64_t value)
+static bool in_range(const struct refit_config_option *o, uint64_t value)
 {
     return value >= o->min && (o->max == 0 || value <= o->max);
 }
 
-static bool store_number(struct refit_config *config, const struct option *o, const char *text)
+static bool store_number(struct refit_config *config, const struct refit_config_option *o, const char *text)
 {
     uint64_t value = 0;
     bool good = o->kind == BYTES      ? refit_config_parse_bytes(text, &value)
@@ -214,7 +202,7 @@ static bool store_number(struct refit_config *config, const struct option *o, co
     return false;
 }
 
-static bool store(struct refit_config *config, const struct option *o, const char *text)
+static bool store(struct refit_config *config, const struct refit_config_option *o, const char *text)
 {
     struct sockaddr_storage address;
     int len;
@@ -228,12 +216,12 @@ static bool store(struct refit_config *config, const struct option *o, const cha
     return snprintf(member(config, o), o->size, "%s", text) < (int)o->size;
 }
 
-static enum refit_status set(struct refit_config *config, const struct option *o, const char *text,
+static enum refit_status set(struct refit_config *config, const struct refit_config_option *o, const char *text,
                              enum refit_config_source source, const char *from, struct refit_error *err)
 {
     char expected[160];
     if (store(config, o, text)) {
-        config->source[o - options] = (uint8_t)source;
+        config->source[o - refit_config_options] = (uint8_t)source;
         return REFIT_OK;
     }
     describe(o, expected, sizeof expected);
@@ -245,7 +233,7 @@ static enum refit_status set(struct refit_config *config, const struct option *o
 static enum refit_status apply_defaults(struct refit_config *config, struct refit_error *err)
 {
     for (size_t i = 0; i < OPTION_COUNT; i++) {
-        enum refit_status status = set(config, &options[i], options[i].fallback, REFIT_CONFIG_DEFAULT, options[i].name, err);
+        enum refit_status status = set(config, &refit_config_options[i], refit_config_options[i].fallback, REFIT_CONFIG_DEFAULT, refit_config_options[i].name, err);
         if (status)
             return status;
     }
@@ -257,12 +245,12 @@ static enum refit_status apply_environment(struct refit_config *config, char *co
 {
     for (size_t i = 0; i < OPTION_COUNT; i++) {
         char name[64];
-        env_name(&options[i], name);
+        refit_config_env_name(&refit_config_options[i], name);
         size_t len = strlen(name);
         for (char *const *e = environment; *e; e++) {
             if (strncmp(*e, name, len) != 0 || (*e)[len] != '=')
                 continue;
-            enum refit_status status = set(config, &options[i], *e + len + 1, REFIT_CONFIG_ENVIRONMENT, name, err);
+            enum refit_status status = set(config, &refit_config_options[i], *e + len + 1, REFIT_CONFIG_ENVIRONMENT, name, err);
             if (status)
                 return status;
         }
@@ -274,7 +262,7 @@ static enum refit_status apply_key(struct refit_config *config, const char *path
                                    const char *text, struct refit_error *err)
 {
     char from[REFIT_CONFIG_TEXT_MAX + 80];
-    const struct option *o = find(key, key_len);
+    const struct refit_config_option *o = find(key, key_len);
     if (!o || strcmp(o->name, "config") == 0)
         return refit_fail(err, REFIT_INVALID, "%s: unknown key \"%.*s\"; refitd --help lists them", path,
                           (int)(key_len < 80 ? key_len : 80), key);
@@ -374,7 +362,7 @@ static bool apply_action(const char *arg, struct refit_config *config)
 }
 
 /* One argument, perhaps with the next one as its value. `only` (may be NULL) restricts what is set to one option. */
-static enum refit_status apply_argument(int argc, char *const *argv, int *i, const struct option *only,
+static enum refit_status apply_argument(int argc, char *const *argv, int *i, const struct refit_config_option *only,
                                         struct refit_config *config, struct refit_error *err)
 {
     const char *arg = argv[*i];
@@ -385,9 +373,9 @@ static enum refit_status apply_argument(int argc, char *const *argv, int *i, con
         return refit_fail(err, REFIT_INVALID, "unexpected argument \"%.100s\"; refitd takes options only, see --help",
                           arg);
     size_t len = strcspn(arg + 2, "=");
-    const struct option *o = find(arg + 2, len);
+    const struct refit_config_option *o = find(arg + 2, len);
     const char *value = arg[2 + len] ? arg + 3 + len : NULL;
-    const struct option *off = len > 3 && strncmp(arg + 2, "no-", 3) == 0 ? find(arg + 5, len - 3) : NULL;
+    const struct refit_config_option *off = len > 3 && strncmp(arg + 2, "no-", 3) == 0 ? find(arg + 5, len - 3) : NULL;
     if (off && off->kind == BOOL && !value) {
         o = off;
         value = "false";
@@ -406,7 +394,7 @@ static enum refit_status apply_argument(int argc, char *const *argv, int *i, con
     return set(config, o, value, REFIT_CONFIG_FLAG, from, err);
 }
 
-static enum refit_status apply_arguments(int argc, char *const *argv, const struct option *only,
+static enum refit_status apply_arguments(int argc, char *const *argv, const struct refit_config_option *only,
                                          struct refit_config *config, struct refit_error *err)
 {
     for (int i = 1; i < argc; i++) {
@@ -553,132 +541,4 @@ enum refit_status refit_config_load(int argc, char *const *argv, char *const *en
     if (status == REFIT_OK && (out->action == REFIT_CONFIG_RUN || out->action == REFIT_CONFIG_PRINT))
         status = check(out, err);
     return status;
-}
-
-/* --- what is shown ------------------------------------------------------------------------------------------- */
-
-static void print_wrapped(FILE *out, const char *name, const char *help, const char *fallback, const char *env)
-{
-    fprintf(out, "  --%s\n        %s\n        [default: %s] [env: %s]\n", name, help, *fallback ? fallback : "none",
-            env);
-}
-
-static const struct {
-    const char *name, *help;
-} actions[] = {
-    {"print-config", "print the options in effect and where each came from, as a configuration file, and exit"},
-    {"print-manual", "print the manual page, refitd(8), and exit"},
-    {"version", "print the version and exit"},
-    {"help", "print this and exit"},
-};
-
-static const char *metavar_of(const struct option *o)
-{
-    static const char *const metavar[] = {[TEXT] = " TEXT",         [NUMBER] = " N", [BYTES] = " BYTES",
-                                          [DURATION] = " DURATION", [BOOL] = "",     [ADDRESS] = " ADDRESS:PORT",
-                                          [ENDPOINT] = " ADDRESS:PORT|unix:/PATH", [MODE] = " MODE"};
-    return o->kind == ONE_OF ? o->words : metavar[o->kind] + (metavar[o->kind][0] == ' ');
-}
-
-void refit_config_help(FILE *out)
-{
-    fprintf(out, "Usage: refitd [OPTION]...\n\n"
-                 "Keeps the weights of one serving replica, takes in new versions while the old one is served, and\n"
-                 "switches all its engine processes between two steps.\n\n"
-                 "Each option is a flag, an environment variable and a key of the --config file. A flag overrides the\n"
-                 "environment, which overrides the file. Bytes: 512MiB, 16GiB. Durations: 250ms, 30s, 10m.\n\n"
-                 "Options:\n");
-    for (size_t i = 0; i < OPTION_COUNT; i++) {
-        char env[64], name[96];
-        env_name(&options[i], env);
-        const char *metavar = metavar_of(&options[i]);
-        snprintf(name, sizeof name, "%s%s%s", options[i].name, *metavar ? " " : "", metavar);
-        print_wrapped(out, name, options[i].help, options[i].fallback, env);
-    }
-    for (size_t i = 0; i < sizeof actions / sizeof *actions; i++)
-        fprintf(out, "  --%s\n        %s\n", actions[i].name, actions[i].help);
-}
-
-static void print_manual_option(FILE *out, const struct option *o)
-{
-    char env[64], flag[80], text[512];
-    env_name(o, env);
-    snprintf(flag, sizeof flag, "--%s", o->name);
-    snprintf(text, sizeof text, "%s\nDefault: %s. Environment: %s.", o->help, *o->fallback ? o->fallback : "none", env);
-    refit_roff_item(out, flag, *metavar_of(o) ? metavar_of(o) : NULL, text);
-}
-
-void refit_config_manual(FILE *out, const char *version)
-{
-    refit_roff_head(out, "refitd", 8, "the sidecar of one serving replica", version);
-    fprintf(out, ".SH SYNOPSIS\n.B refitd\n[\\fIOPTION\\fR]...\n.SH DESCRIPTION\n");
-    refit_roff_text(out, "Keeps the weights of one serving replica, takes in new versions while the old one is served, and\n"
-                         "switches all its engine processes between two steps.\n");
-    fprintf(out, ".PP\n");
-    refit_roff_text(out, "Each option is a flag, an environment variable and a key of the --config file. A flag overrides the\n"
-                         "environment, which overrides the file. Bytes: 512MiB, 16GiB. Durations: 250ms, 30s, 10m.\n");
-    fprintf(out, ".SH OPTIONS\n");
-    for (size_t i = 0; i < OPTION_COUNT; i++)
-        print_manual_option(out, &options[i]);
-    for (size_t i = 0; i < sizeof actions / sizeof *actions; i++) {
-        char flag[32];
-        snprintf(flag, sizeof flag, "--%s", actions[i].name);
-        refit_roff_item(out, flag, NULL, actions[i].help);
-    }
-    fprintf(out, ".SH \"EXIT STATUS\"\n");
-    refit_roff_item(out, "0", NULL, "it was told to end, and ended in order");
-    refit_roff_item(out, "1", NULL, "it could not start, or not end within --drain-timeout; the log says why");
-    refit_roff_item(out, "2", NULL, "the configuration is wrong");
-    fprintf(out, ".SH SIGNALS\n");
-    refit_roff_item(out, "TERM, INT", NULL, "drain and end; a second one: end at once");
-    refit_roff_item(out, "HUP", NULL, "read certificates, lists of tokens and names again, and open the audit log again");
-    fprintf(out, ".SH \"SEE ALSO\"\n.BR refit (1)\n");
-}
-
-static void format(const struct refit_config *config, const struct option *o, char *out, size_t size)
-{
-    const char *at = (const char *)config + o->offset;
-    uint64_t value = 0;
-    if (o->kind == TEXT || o->kind == ADDRESS || o->kind == ENDPOINT) {
-        snprintf(out, size, "\"%s\"", at);
-        return;
-    }
-    memcpy(&value, at, o->size < sizeof value ? o->size : sizeof value);
-    const char *word = o->words;
-    switch (o->kind) {
-    case BYTES: refit_config_format_bytes(value, out, size); break;
-    case DURATION: refit_config_format_duration(value, out, size); break;
-    case BOOL: snprintf(out, size, "%s", value ? "true" : "false"); break;
-    case MODE: snprintf(out, size, "%04" PRIo64, value); break;
-    case ONE_OF:
-        for (; value; value--)
-            word += strcspn(word, "|") + 1;
-        snprintf(out, size, "%.*s", (int)strcspn(word, "|"), word);
-        break;
-    default: snprintf(out, size, "%" PRIu64, value); break;
-    }
-}
-
-static void print_source(const struct refit_config *config, const struct option *o, FILE *out)
-{
-    char name[64];
-    env_name(o, name);
-    switch ((enum refit_config_source)config->source[o - options]) {
-    case REFIT_CONFIG_DEFAULT: break;
-    case REFIT_CONFIG_FILE: fprintf(out, "# from the file %s\n", config->config); break;
-    case REFIT_CONFIG_ENVIRONMENT: fprintf(out, "# from the environment, %s\n", name); break;
-    case REFIT_CONFIG_FLAG: fprintf(out, "# from the flag --%s\n", o->name); break;
-    }
-}
-
-void refit_config_print(const struct refit_config *config, FILE *out)
-{
-    for (size_t i = 0; i < OPTION_COUNT; i++) {
-        char text[REFIT_CONFIG_TEXT_MAX + 8];
-        if (strcmp(options[i].name, "config") == 0)
-            continue;
-        format(config, &options[i], text, sizeof text);
-        print_source(config, &options[i], out);
-        fprintf(out, "%s = %s\n", options[i].name, text);
-    }
 }

@@ -24,6 +24,7 @@ struct try {
     struct refit_sibling *candidate[CANDIDATES_MAX];
     size_t candidates;
     struct refit_sibling *source[SOURCES_MAX];
+    char serve[SOURCES_MAX][REFIT_REFIT_ID_MAX]; /* what they call it */
     size_t sources, asked;
     uint32_t source_ranks;
     uint64_t landed; /* bytes, when it was looked at last */
@@ -111,26 +112,55 @@ static json_t *order_for(const struct refit_fetch *fetch, const struct try *try)
                      (json_int_t)refit_deadline_left_ms(try->deadline));
 }
 
+static enum refit_status post_order(struct refit_control *control, const json_t *order, char id[static REFIT_REFIT_ID_MAX],
+                                    struct refit_error *err)
+{
+    json_t *answer = NULL;
+    const char *name = "";
+    enum refit_status status = refit_control_call(control, REFIT_HTTP_POST, "/v1/serve", order,
+                                                  refit_deadline_in_ms(REFIT_FETCH_LAYOUT_MS), &answer, err);
+    if (status == REFIT_OK)
+        status = refit_json_get_string(answer, "id", "serve", &name, err);
+    snprintf(id, REFIT_REFIT_ID_MAX, "%s", name);
+    json_decref(answer);
+    return status;
+}
+
 /* One that does not know our layout says so, and is given it. */
-static enum refit_status ask_to_serve(const struct refit_fetch *fetch, const struct try *try,
+static enum refit_status ask_to_serve(const struct refit_fetch *fetch, struct try *try,
                                       const struct refit_sibling *sibling, struct refit_error *err)
 {
     struct refit_control control;
     size_t len;
+    char *id = try->serve[try->sources];
     const char *digest = refit_layout_digest(try->own), *text = refit_layout_text(try->own, &len);
     json_t *order = order_for(fetch, try);
     if (!order)
         return refit_fail_alloc(err, "an order", 0);
     enum refit_status status = open_control(fetch, sibling, &control, err);
     if (status == REFIT_OK)
-        status = refit_control_serve(&control, order, refit_deadline_in_ms(REFIT_FETCH_LAYOUT_MS), err);
+        status = post_order(&control, order, id, err);
     if (status == REFIT_NOT_FOUND && strstr(err->text, digest)) {
         status = refit_control_put_source(&control, digest, text, len, refit_deadline_in_ms(REFIT_FETCH_LAYOUT_MS), err);
         if (status == REFIT_OK)
-            status = refit_control_serve(&control, order, refit_deadline_in_ms(REFIT_FETCH_LAYOUT_MS), err);
+            status = post_order(&control, order, id, err);
     }
     json_decref(order);
     return status;
+}
+
+/* It would go on dialling otherwise, if it has not been heard of yet, and keep the version for it. */
+static void end_serving(const struct refit_fetch *fetch, const struct try *try)
+{
+    struct refit_control control;
+    struct refit_error ignored;
+    char path[REFIT_REFIT_ID_MAX + 32];
+    for (size_t i = 0; i < try->sources; i++) {
+        snprintf(path, sizeof path, "/v1/serve/%s/end", try->serve[i]);
+        if (open_control(fetch, try->source[i], &control, &ignored) == REFIT_OK)
+            (void)!refit_control_call(&control, REFIT_HTTP_POST, path, NULL, refit_deadline_in_ms(REFIT_FETCH_CALL_MS), NULL,
+                                      &ignored); /* it ends by itself, too, if later */
+    }
 }
 
 static bool is_near(const struct refit_fetch *fetch, const struct refit_sibling *sibling)
@@ -230,6 +260,7 @@ static enum refit_status run_begun(struct refit_fetch *fetch, struct try *try, s
         status = await(fetch, try, err);
     }
     blame(try, status);
+    end_serving(fetch, try);
     leave(fetch, try, status, err);
     json_decref(try->ticket.card);
     return status;

@@ -50,6 +50,13 @@ class Sidecar(unittest.TestCase):
         refitd = chart.container(chart.pod_spec(chart.example(CPU, "--set", "sidecar.options.streams=4")), "refitd")
         self.assertIn("--streams=4", refitd["args"])
 
+    def test_siblings_are_the_other_pods_by_the_name_in_their_certificates(self):
+        arguments = chart.container(chart.pod_spec(chart.example(CPU)), "refitd")["args"]
+        self.assertEqual(len([a for a in arguments if a.startswith("--siblings=dns:")]), 1)
+        self.assertIn("-replicas.serving.svc:7070", next(a for a in arguments if a.startswith("--siblings=")))
+        off = chart.container(chart.pod_spec(chart.example(CPU, "--set", "sidecar.siblings.enabled=false")), "refitd")["args"]
+        self.assertEqual([a for a in off if a.startswith("--siblings")], [])
+
     def test_an_ipv6_host_is_bracketed(self):
         refitd = chart.container(chart.pod_spec(chart.example(CPU, "--set", "sidecar.control.host=::")), "refitd")
         self.assertIn("--control=[::]:7070", refitd["args"])

@@ -76,11 +76,11 @@ class Json(SystemTest):
         admin = f"127.0.0.1:{self.a.ports['admin']}"
         good = self.document("probe", f"http://{admin}/readyz")
         self.assertEqual((good["ok"], good["status"], good["answer"]["version"]), (True, 200, 2))
-        bad = self.document("probe", f"http://{admin}/nothing", "--timeout", "1ms", code=1)
+        bad = self.document("probe", f"http://{admin}/nothing", "--timeout", "3s", code=1)
         self.assertEqual((bad["ok"], bad["status"]), (False, 404))
         none = self.document("probe", self.nobody, "--timeout", "1ms", code=1)
         self.assertEqual(none, {"url": self.nobody, "ok": False, "status": 0, "answer": None})
-        held = self.document("drain", "--admin", admin, "--timeout", "1ms", code=1)
+        held = self.document("drain", "--admin", admin, "--timeout", "3s", code=1)
         self.assertEqual(held, {"drained": False, "ranks_attached": 1, "refit": ""})
         for reader in self.a.readers.values():
             reader.end()

@@ -17,6 +17,8 @@ static struct refit_session_snapshot session;
 static struct refit_health_totals totals;
 static char text[64 << 10];
 
+static const struct refit_health_siblings siblings = {.known = 7, .heard = 6, .newest = 5, .results = {3, 2, 1}};
+
 static int set_up(void **state)
 {
     memset(&receiver, 0, sizeof receiver);
@@ -49,6 +51,7 @@ static const char *render(bool openmetrics)
                                            .receiver = &receiver,
                                            .session = &session,
                                            .totals = &totals,
+                                           .siblings = &siblings,
                                            .admin = {.connections = 3, .answers = {[2] = 40, [5] = 1}, .refused = 2},
                                            .log_lines_lost = 7,
                                            .now_ms = 100000,
@@ -74,6 +77,10 @@ static void values_are_those_of_the_snapshots(void **state)
     refit_health_observe(&totals, &session);
     render(false);
     assert_line("refit_version 18446744073709551615");
+    assert_line("refit_siblings 7");
+    assert_line("refit_siblings_version 5");
+    assert_line("refit_version_lag 0");
+    assert_line("refit_catch_ups_total{result=\"caught-up\"} 3");
     assert_line("refit_version_since_timestamp_seconds 12.5");
     assert_line("refit_refits_total{outcome=\"committed\",reason=\"\"} 5");
     assert_line("refit_refits_total{outcome=\"aborted\",reason=\"peer\"} 2");

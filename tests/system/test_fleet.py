@@ -107,6 +107,53 @@ class Relays(Fleet):
         member.wait_step(2)
 
 
+class Broadcasts(Fleet):
+    STRATEGY = "broadcast"
+
+    def test_members_of_any_layout_get_what_others_get_by_plan(self):
+        members = [self.replica(f"tp{tp}", engine_layout(tp)) for tp in (1, 2)]
+        digests = []
+        for version, strategy in ((1, "broadcast"), (2, "direct"), (3, "relay")):
+            lines = self.publish(source_layout(3), [version], members, "strategy=" + strategy, "check")
+            self.assertTrue(lines[0].startswith(f"ok {version} "), lines)
+            for member in members:
+                member.wait_step(version)
+            digests.append({member.weights()["active"]["digest"] for member in members})
+        self.assertEqual([len(each) for each in digests], [1, 1, 1])
+
+    def test_a_rank_that_dies_ends_it_and_the_next_publish_succeeds(self):
+        members = [self.replica(f"m{i}", engine_layout(1), *SLOW) for i in range(2)]
+        self.assertTrue(self.go(members, 1)[0].startswith("ok 1 "))
+        ranks = self.go(members, 2, wait=False)
+        members[0].wait_phase("transfer", version=2)
+        ranks[1].kill()
+        ranks[1].wait()
+        lines = self.end_all(ranks)
+        self.assertTrue(lines[0].startswith("failed 2 "), lines)
+        self.assertIn("rank 1", lines[0])
+        self.assertEqual([member.active() for member in members], [1, 1])
+        self.assertTrue(self.go(members, 3)[0].startswith("ok 3 "))
+        for member in members:
+            member.wait_step(3)
+
+    def test_one_that_is_stopped_in_the_transfer_costs_only_itself(self):
+        members = self.fleet(3, *SLOW)
+        ranks = self.go(members, 2, "deadline=30000", wait=False)
+        members[1].wait_phase("transfer", version=2)
+        members[1].refitd.kill(signal.SIGSTOP)
+        lines = self.end_all(ranks)
+        self.assertEqual(self.outcomes(lines)[0::2], ["committed", "committed"], lines)
+        members[1].refitd.kill(signal.SIGCONT)
+
+    def test_the_pods_of_a_replica_are_sent_the_whole_model_too(self):
+        pods = [Replica(self, f"p{i}", engine_layout(4), [], (), 2 * i, 2, "p.steps").start_readers() for i in range(2)]
+        for version in (1, 2):
+            lines = self.go(["+".join(pod.url for pod in pods)], version)
+            self.assertTrue(lines[0].startswith(f"ok {version} "), lines)
+            for pod in pods:
+                pod.wait_step(version)
+
+
 class Pods(Fleet):
     """A replica of two pods, two ranks each, and for some tests a whole one beside it."""
 

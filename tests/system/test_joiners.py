@@ -126,6 +126,16 @@ class Joiners(Fleet):
                 for child in self.children:
                     child.end()
 
+    def test_one_that_stops_while_it_fetches_costs_its_siblings_no_publish(self):
+        members = self.fleet(2)
+        joiner = self.joiner("joiner", members, *SLOW)
+        joiner.wait_session(lambda state: state["version"] == 1 and state["bytes_done"] > 0)
+        joiner.refitd.kill(signal.SIGSTOP)
+        self.publishes(members, 2)
+        self.publishes(members, 3)
+        joiner.refitd.kill(signal.SIGCONT)
+        self.wait_active(joiner, 3)
+
     def test_held_nothing_is_fetched_and_what_was_gone_back_from_never(self):
         members = self.fleet(2)
         late = self.joiner("late", members)
@@ -153,7 +163,10 @@ class Joiners(Fleet):
         joiners = [self.joiner(f"joiner{i}", members) for i in range(10)]
         for joiner in joiners:
             self.wait_active(joiner, 1)
-        serves = [len(member.call("GET", "/v1/serve")[1]["serves"]) for member in members]
+        serves = []
+        for member in members:
+            with open(self.path(f"refitd-{member.name}.log")) as log:
+                serves.append(sum("change=serve " in line for line in log))
         self.assertTrue(all(serves), serves)
         self.same([*members, *joiners])
 
@@ -170,6 +183,20 @@ class Joiners(Fleet):
         self.assertEqual(rc, 0, out + err)
         self.wait_active(joiner, 2)
         self.same([*members, joiner])
+
+    def test_members_that_change_between_publishes_and_during_one_count_from_the_next_on(self):
+        members, gate = self.fleet(3, *SLOW), self.path("gate")
+        path = self.list(members[:2])
+        ranks = self.publish(source_layout(), [2, 3, 4], ["file:" + path], "strategy=relay", "gate=" + gate, wait=False)
+        for version, now in ((2, members), (3, members[1:]), (4, members[1:])):
+            with open(f"{gate}.{version}", "w"):
+                pass
+            members[1].wait_phase("transfer", version=version)
+            self.list(now)
+            members[1].wait_end(version)
+        lines = self.end_all(ranks)
+        self.assertEqual([line.split(" ")[2] for line in lines if line.startswith("fleet")], ["1", "2", "3"], lines)
+        self.serves(members, 3, 4, 4)
 
     def test_a_leaver_in_the_middle_of_a_refit_costs_only_itself(self):
         members = self.fleet(3, *SLOW)

@@ -12,7 +12,7 @@ from test_fleet import Pods
 from test_policies import Fleet
 
 SEED = int(os.environ.get("REFIT_TEST_SEED", "1"))
-ROUNDS = int(os.environ.get("REFIT_TEST_ROUNDS", "6"))
+ROUNDS = int(os.environ.get("REFIT_TEST_ROUNDS", "3"))
 STEPS = 2000
 
 

@@ -86,7 +86,25 @@ seccompProfile:
 {{- $o = concat $o (list (printf "layout=%s" $v.engine.driver.layout) "engine-dir=/run/refit-weights") -}}
 {{- if eq $v.engine.kind "vllm" -}}{{- $o = append $o (printf "engine-load=%s" $v.engine.driver.load) -}}{{- end -}}
 {{- end -}}
+{{- $o = concat $o (include "refit.siblingOptions" . | fromJsonArray) -}}
 {{- range $name, $value := $s.options -}}{{- $o = append $o (printf "%s=%s" $name (toString $value)) -}}{{- end -}}
+{{- $o | toJson -}}
+{{- end -}}
+
+{{/* The other pods, by the name that their certificates hold. */}}
+{{- define "refit.siblingOptions" -}}
+{{- $o := list -}}
+{{- $s := .Values.sidecar -}}
+{{- $secure := ne .Values.tls.mode "none" -}}
+{{- if and $s.siblings.enabled (not (include "refit.isLoopback" $s.control.host)) -}}
+{{- $name := printf "%s-replicas.%s.svc" (include "refit.fullname" .) .Release.Namespace -}}
+{{- $o = append $o (printf "siblings=dns:%s%s:%d" (ternary "https://" "" $secure) $name (int64 $s.control.port)) -}}
+{{- $o = append $o (printf "siblings-poll=%s" $s.siblings.poll) -}}
+{{- if and $secure .Values.tls.clientAuth -}}
+{{- $o = concat $o (list "siblings-cacert=/etc/refit/tls/ca.crt" "siblings-cert=/etc/refit/tls/tls.crt" "siblings-key=/etc/refit/tls/tls.key") -}}
+{{- end -}}
+{{- if .Values.auth.tokens.secret -}}{{- $o = append $o "siblings-token-file=/etc/refit/tokens/tokens" -}}{{- end -}}
+{{- end -}}
 {{- $o | toJson -}}
 {{- end -}}
 
