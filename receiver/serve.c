@@ -305,7 +305,9 @@ enum refit_status refit_receiver_serve(struct refit_receiver *receiver, const st
         refit_receiver_unlock(receiver);
     }
     refit_plan_release(plan);
-    destroy(status == REFIT_OK ? old : serve);
+    destroy(old);
+    if (status != REFIT_OK)
+        destroy(serve);
     return status;
 }
 
