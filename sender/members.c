@@ -222,7 +222,7 @@ static enum refit_status ask(struct origin *origin, struct refit_deadline deadli
     refit_membership_release(&fresh);
     if (!origin->known)
         return refit_fail(err, status, "%s", why.text);
-    refit_log(REFIT_LOG_WARN, "members are taken as they were: %s", why.text);
+    refit_log_event(REFIT_LOG_WARN, "members are taken as they were", REFIT_LOG_CAUSE(&why));
     return REFIT_OK;
 }
 
