@@ -16,8 +16,8 @@ static void words_of(const char *body, char out[static WORDS_MAX + 1])
     size_t len = strnlen(body, WORDS_MAX);
     memcpy(out, body, len);
     out[len] = '\0';
-    while (len > 0 && (out[len] & 0xc0) == 0x80) /* not in the middle of a character */
-        out[len--] = '\0';
+    while (len > 0 && (body[len] & 0xc0) == 0x80) /* not in the middle of a character */
+        out[--len] = '\0';
     for (size_t at; out[at = refit_text_first_control(out)] != '\0';)
         out[at] = ' ';
 }

@@ -67,7 +67,8 @@ static void drop(struct refit_holders *holders, uint32_t holder, int64_t now, co
     const struct refit_path *path = &holders->path[h->path];
     char name[REFIT_HOLDER_NAME_MAX];
     refit_holders_name(holders, holder, name);
-    refit_log(REFIT_LOG_WARN, "%s %s while it owes %" PRIu32 " batches; they are asked elsewhere", name, why, h->owed);
+    refit_log_limited(REFIT_LOG_WARN, "holder dropped, its batches are asked elsewhere", refit_log_text("holder", name),
+                      refit_log_text("reason", why), refit_log_u64("owed", h->owed));
     path->transport->drop(path->endpoint, holder);
     note_loss(holders, h, now);
 }
@@ -92,7 +93,7 @@ static int64_t look(struct refit_holders *holders, uint32_t holder, int64_t now)
     if (path < 0 && h->ever && h->lost_ns == 0) {
         char name[REFIT_HOLDER_NAME_MAX];
         refit_holders_name(holders, holder, name);
-        refit_log(REFIT_LOG_DEBUG, "%s was lost while it owes %" PRIu32 " batches", name, h->owed);
+        refit_log_event(REFIT_LOG_DEBUG, "holder lost", refit_log_text("holder", name), refit_log_u64("owed", h->owed));
         note_loss(holders, h, now);
     }
     if (path >= 0)

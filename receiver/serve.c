@@ -111,6 +111,7 @@ static void *serve_thread(void *arg)
     struct refit_serve *serve = arg;
     struct refit_receiver *receiver = serve->receiver;
     struct refit_error err = {.status = REFIT_OK};
+    refit_log_context(serve->request.refit, serve->request.version);
     enum refit_status status = refit_dial_run(&serve->dial, &err);
     release_means(serve);
     refit_receiver_lock(receiver);
@@ -123,8 +124,9 @@ static void *serve_thread(void *arg)
     refit_receiver_unlock(receiver);
     if (pinned)
         refit_bank_unpin(receiver->bank, serve->slot);
-    refit_log(REFIT_LOG_INFO, "served serve=%s version=%" PRIu64 " refit=%s bytes=%" PRIu64 " status=%s", serve->id,
-              serve->request.version, serve->request.refit, refit_dial_sent(&serve->dial), refit_status_name(status));
+    refit_log_event(REFIT_LOG_INFO, "served another replica", refit_log_text("serve", serve->id),
+                    refit_log_u64("bytes", refit_dial_sent(&serve->dial)), refit_log_text("status", refit_status_name(status)),
+                    refit_log_text("reason", err.text));
     refit_receiver_changed(receiver);
     return NULL;
 }
@@ -134,8 +136,10 @@ static enum refit_status create(struct refit_receiver *receiver, const struct re
 {
     struct refit_serve *serve = calloc(1, sizeof *serve);
     uint64_t random;
-    if (!serve)
-        return refit_fail_alloc(err, "a request to serve", sizeof *serve);
+    if (!serve) {
+        refit_fail_alloc(err, "a request to serve", sizeof *serve);
+        return REFIT_NO_MEMORY; /* known to the compiler: it is never OK without a serve */
+    }
     enum refit_status status = refit_dial_init(&serve->dial, err);
     if (status != REFIT_OK) {
         free(serve);
@@ -305,7 +309,9 @@ enum refit_status refit_receiver_serve(struct refit_receiver *receiver, const st
         refit_receiver_unlock(receiver);
     }
     refit_plan_release(plan);
-    destroy(status == REFIT_OK ? old : serve);
+    destroy(old);
+    if (status != REFIT_OK)
+        destroy(serve);
     return status;
 }
 

@@ -459,11 +459,11 @@ static void finish(struct refit_session *session, enum refit_status status, cons
     refit_session_snapshot(session, &end);
     refit_receiver_unlock(receiver);
     if (status == REFIT_OK)
-        refit_log(REFIT_LOG_INFO, "refit committed refit=%s version=%" PRIu64 " digest=%s bytes=%" PRIu64
-                  " transport=%s", end.id, end.version, end.digest, end.bytes_done, end.transport);
+        refit_log_event(REFIT_LOG_INFO, "refit committed", refit_log_text("digest", end.digest),
+                        refit_log_u64("bytes", end.bytes_done), refit_log_text("transport", end.transport));
     else
-        refit_log(REFIT_LOG_WARN, "refit aborted refit=%s version=%" PRIu64 " phase=%s status=%s reason=\"%s\"", end.id,
-                  end.version, refit_phase_name(end.failed_in), refit_status_name(end.error.status), end.error.text);
+        refit_log_event(REFIT_LOG_WARN, "refit aborted", refit_log_text("phase", refit_phase_name(end.failed_in)),
+                        REFIT_LOG_CAUSE(&end.error));
     refit_receiver_changed(receiver);
 }
 
@@ -485,6 +485,7 @@ static void *session_thread(void *arg)
     struct refit_session *session = arg;
     struct refit_error error = {.status = REFIT_OK};
     struct work work = {.session = session, .receiver = session->receiver, .place.fd = -1, .slot = REFIT_SLOT_NONE};
+    refit_log_context(session->id, session->request.version);
     if (session->has_predecessor)
         pthread_join(session->predecessor, NULL);
     enum refit_status status = run_steps(&work, &error);

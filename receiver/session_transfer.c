@@ -196,8 +196,8 @@ static void pass_by_the_slow(struct refit_progress *p)
         return;
     char name[REFIT_HOLDER_NAME_MAX];
     refit_holders_name(&p->holders, refit_holders_member(&p->holders, slow), name);
-    refit_log(REFIT_LOG_WARN, "%s would need %" PRId64 " ms more when all else is asked for; it is passed by", name,
-              (int64_t)(needs / 1e6));
+    refit_log_event(REFIT_LOG_WARN, "holder passed by, it is slow when all else is asked for", refit_log_text("holder", name),
+                    refit_log_i64("needs_ms", (int64_t)(needs / 1e6)));
     h->slow = true;
 }
 

@@ -71,7 +71,7 @@ static void form(struct refit_lead *lead)
 {
     struct refit_error err;
     if (lead->relay && refit_classes_form(lead, &err) != REFIT_OK)
-        refit_log(REFIT_LOG_WARN, "replicas will not relay: %s", err.text);
+        refit_log_event(REFIT_LOG_WARN, "replicas will not relay", REFIT_LOG_CAUSE(&err));
     lead->formed = true;
     pthread_cond_broadcast(&lead->changed);
 }
@@ -158,11 +158,10 @@ static void send_report(struct refit_lead *lead, double sources_free_s)
     json_t *json = refit_report_to_json(&store);
     char *text = json ? refit_json_canonical(json, &len) : NULL;
     if (!text)
-        refit_log(REFIT_LOG_ERROR, "out of memory for the report of version %llu",
-                  (unsigned long long)lead->publish.version);
+        refit_log_event(REFIT_LOG_ERROR, "out of memory for a report", refit_log_u64("version", lead->publish.version));
     else if (refit_ranks_broadcast(lead->ranks, REFIT_MESSAGE_REPORT, text, len, refit_deadline_in_ms(TELL_MS), &err) !=
              REFIT_OK)
-        refit_log(REFIT_LOG_WARN, "a rank did not get the report: %s", err.text);
+        refit_log_event(REFIT_LOG_WARN, "a rank did not get the report", REFIT_LOG_CAUSE(&err));
     free(text);
     json_decref(json);
     refit_report_release(&store);
@@ -172,7 +171,7 @@ static void free_sources(struct refit_lead *lead)
 {
     struct refit_error err;
     if (refit_ranks_broadcast(lead->ranks, REFIT_MESSAGE_FREE, NULL, 0, refit_deadline_in_ms(TELL_MS), &err) != REFIT_OK)
-        refit_log(REFIT_LOG_WARN, "a rank was not told that its memory is free: %s", err.text);
+        refit_log_event(REFIT_LOG_WARN, "a rank was not told that its memory is free", REFIT_LOG_CAUSE(&err));
 }
 
 /* Followers keep their deadlines themselves, so this ends. Sources are free and the commit is decided in either order:

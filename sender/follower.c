@@ -179,7 +179,8 @@ static void stop_ranks(struct refit_replica *replica)
         return;
     if (refit_ranks_broadcast(replica->lead->ranks, REFIT_MESSAGE_STOP, &number, sizeof number,
                               refit_deadline_in_ms(LETTING_GO_MS), &err) != REFIT_OK)
-        refit_log(REFIT_LOG_WARN, "%s", err.text);
+        refit_log_event(REFIT_LOG_WARN, "a rank was not told to stop serving", refit_log_text("replica", replica->control.url.text),
+                        REFIT_LOG_CAUSE(&err));
 }
 
 /* ---- watching ---- */
@@ -323,7 +324,8 @@ static void take_supply(struct refit_replica *replica)
     struct refit_error err;
     if (refit_control_supply(&replica->control, replica->ticket.id, refit_follower_deadline(replica, REFIT_CALL_MS),
                              &supply, &err) != REFIT_OK)
-        refit_log(REFIT_LOG_INFO, "%s: where its bytes came from is not known: %s", replica->control.url.text, err.text);
+        refit_log_event(REFIT_LOG_INFO, "where a replica's bytes came from is not known",
+                        refit_log_text("replica", replica->control.url.text), REFIT_LOG_CAUSE(&err));
     pthread_mutex_lock(&replica->lead->lock);
     replica->report.bytes_saved = supply.kept_bytes;
     replica->report.bytes_excess = supply.excess_bytes;
@@ -351,6 +353,7 @@ static enum refit_status through_transfer(struct refit_replica *replica, struct 
 {
     enum refit_status status = REFIT_OK;
     snprintf(replica->report.refit_id, sizeof replica->report.refit_id, "%s", replica->ticket.id);
+    refit_log_context(replica->ticket.id, replica->lead->publish.version);
     snprintf(replica->report.transport, sizeof replica->report.transport, "%s", replica->transport);
     if (!refit_replica_is_served(replica) && !replica->lead->broadcast)
         status = order_ranks(replica, err);
@@ -383,7 +386,8 @@ static void abort_refit(struct refit_replica *replica, struct refit_error *why)
          after = (int64_t)state.sequence)
         status = refit_control_state(&replica->control, replica->ticket.id, after, POLL_MS, deadline, &state, &err);
     if (status != REFIT_OK)
-        refit_log(REFIT_LOG_INFO, "refit %s was not aborted by the lead: %s", replica->ticket.id, err.text);
+        refit_log_event(REFIT_LOG_INFO, "the lead could not abort a refit", refit_log_text("replica", replica->control.url.text),
+                        REFIT_LOG_CAUSE(&err));
     else if (state.error.status != REFIT_OK && !strstr(why->text, state.error.text))
         say_more(&state, why);
 }
@@ -394,7 +398,8 @@ static enum refit_status fall_back(struct refit_replica *replica, struct refit_e
     struct refit_error why = *err;
     if (!refit_replica_is_served(replica) || refit_follower_given_up(replica, NULL))
         return why.status;
-    refit_log(REFIT_LOG_INFO, "%s is fed by the trainer from now on: %s", replica->control.url.text, why.text);
+    refit_log_event(REFIT_LOG_INFO, "the trainer feeds a replica from now on", refit_log_text("replica", replica->control.url.text),
+                    REFIT_LOG_CAUSE(&why));
     abort_refit(replica, &why);
     replica->report.refit_id[0] = '\0';
     replica->fell_back = true;
@@ -419,6 +424,7 @@ static bool resume_staged(struct refit_replica *replica)
         return false;
     replica->staged_kept = 0;
     snprintf(replica->report.refit_id, sizeof replica->report.refit_id, "%s", replica->ticket.id);
+    refit_log_context(replica->ticket.id, replica->lead->publish.version);
     if (kept == replica->lead->publish.version) {
         replica->resumed = true;
         set_drained(replica);

@@ -94,6 +94,7 @@ void refit_follower_ask_servers(struct refit_replica *replica)
         if (ask_server(replica, i, &err) == REFIT_OK)
             replica->asked_to_serve |= UINT64_C(1) << i;
         else
-            refit_log(REFIT_LOG_DEBUG, "%s does not serve yet: %s", replica->class->servers[i]->control.url.text, err.text);
+            refit_log_event(REFIT_LOG_DEBUG, "a replica does not serve another yet",
+                            refit_log_text("replica", replica->class->servers[i]->control.url.text), REFIT_LOG_CAUSE(&err));
     }
 }

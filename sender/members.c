@@ -143,12 +143,22 @@ static enum refit_status append_text(struct refit_membership *list, const char *
 
 /* ---- origins ---- */
 
+/* A comment begins a line or stands behind a blank: within a URL "#" is before the name in its certificate. */
+static void cut_comment(char *line)
+{
+    for (char *at = line; (at = strchr(at, '#')) != NULL; at++)
+        if (at == line || strchr(LIST_BREAKS, at[-1])) {
+            *at = '\0';
+            return;
+        }
+}
+
 static enum refit_status read_lines(char *text, const char *path, struct refit_membership *out, struct refit_error *err)
 {
     unsigned number = 0;
     for (char *rest = text, *line = strsep(&rest, "\n"); line; line = strsep(&rest, "\n")) {
         number++;
-        line[strcspn(line, "#")] = '\0';
+        cut_comment(line);
         line += strspn(line, LIST_BREAKS);
         size_t len = strcspn(line, LIST_BREAKS);
         if (line[len + strspn(line + len, LIST_BREAKS)])
@@ -212,7 +222,7 @@ static enum refit_status ask(struct origin *origin, struct refit_deadline deadli
     refit_membership_release(&fresh);
     if (!origin->known)
         return refit_fail(err, status, "%s", why.text);
-    refit_log(REFIT_LOG_WARN, "members are taken as they were: %s", why.text);
+    refit_log_event(REFIT_LOG_WARN, "members are taken as they were", REFIT_LOG_CAUSE(&why));
     return REFIT_OK;
 }
 

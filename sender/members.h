@@ -4,8 +4,9 @@
  *
  *     http://10.0.0.7:8470                       a replica
  *     http://10.0.0.7:8470+http://10.0.0.8:8470  a replica that spans pods; the first holds its rank 0
- *     file:PATH        a replica in each line; "#" begins a comment. Read anew whenever it is asked for, so a file that was
- *                      replaced, or a mounted ConfigMap whose symbolic links were swapped, counts from the next time on
+ *     file:PATH        a replica in each line; "#" at its beginning or behind a blank begins a comment. Read anew whenever
+ *                      it is asked for, so a file that was replaced, or a mounted ConfigMap whose symbolic links were
+ *                      swapped, counts from the next time on
  *     dns:NAME:PORT    a replica behind each A and AAAA record (a headless service), over http
  *     dns:https://NAME:PORT  the same over https; each must have NAME in its certificate
  *

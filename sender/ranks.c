@@ -80,7 +80,7 @@ static bool refuse(struct refit_ranks *ranks, size_t link, const struct refit_er
     enum refit_status sent = refit_hub_send(ranks->hub, link, &frame, refit_deadline_in_ms(REFUSAL_MS), NULL);
     refit_buf_release(&body);
     if (sent != REFIT_OK)
-        refit_log(REFIT_LOG_DEBUG, "a rank that was refused did not stay to hear why: %s", why->text);
+        refit_log_limited(REFIT_LOG_DEBUG, "a rank that was refused did not stay to hear why", REFIT_LOG_CAUSE(why));
     return false;
 }
 

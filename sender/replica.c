@@ -33,9 +33,11 @@ static void *leave(void *context)
     struct refit_error err;
     if (replica->staged_kept && refit_control_abort(&replica->control, replica->ticket.id, "its lead closed", deadline,
                                                     &err) != REFIT_OK)
-        refit_log(REFIT_LOG_WARN, "a staged refit could not be aborted: %s", err.text);
+        refit_log_event(REFIT_LOG_WARN, "a staged refit could not be aborted", refit_log_text("refit", replica->ticket.id),
+                        refit_log_text("replica", replica->control.url.text), REFIT_LOG_CAUSE(&err));
     if (refit_control_resign(&replica->control, replica->lead->name, replica->epoch, deadline, &err) != REFIT_OK)
-        refit_log(REFIT_LOG_INFO, "the lead could not resign, its time to live ends it: %s", err.text);
+        refit_log_event(REFIT_LOG_INFO, "the lead could not resign, its time to live ends it",
+                        refit_log_text("replica", replica->control.url.text), REFIT_LOG_CAUSE(&err));
     return NULL;
 }
 
@@ -49,7 +51,8 @@ void refit_replicas_leave(struct refit_replica **replicas, size_t count)
             continue;
         replica->leaving = refit_thread_start(&replica->thread, leave, replica, "a thread to resign", &err) == REFIT_OK;
         if (!replica->leaving)
-            refit_log(REFIT_LOG_WARN, "the lead could not resign, its time to live ends it: %s", err.text);
+            refit_log_event(REFIT_LOG_WARN, "the lead could not resign, its time to live ends it",
+                            refit_log_text("replica", replica->control.url.text), REFIT_LOG_CAUSE(&err));
     }
     for (size_t i = 0; i < count; i++)
         if (replicas[i]->leaving)

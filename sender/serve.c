@@ -353,10 +353,11 @@ static void answer(struct service *service, const struct account *account)
     refit_buf_init(&body, SERVED_MAX);
     bool ok = service->served.outcome.status == REFIT_OK;
     if (!refit_served_write(&body, &service->served, ok ? account->sent : NULL, account->again))
-        refit_log(REFIT_LOG_ERROR, "out of memory for the account of refit %s", service->refit_id);
+        refit_log_event(REFIT_LOG_ERROR, "out of memory for the account of a refit", refit_log_text("refit", service->refit_id));
     else if (refit_ranks_send(service->server->ranks, 0, REFIT_MESSAGE_SERVED, body.data, body.len,
                               refit_deadline_in_ms(SERVED_SEND_MS), &err) != REFIT_OK)
-        refit_log(REFIT_LOG_WARN, "the lead was not told about refit %s: %s", service->refit_id, err.text);
+        refit_log_event(REFIT_LOG_WARN, "the lead was not told how serving ended", refit_log_text("refit", service->refit_id),
+                        REFIT_LOG_CAUSE(&err));
     refit_buf_release(&body);
 }
 
@@ -416,7 +417,8 @@ static void on_serve(struct refit_server *server, const void *body, size_t len)
     struct refit_error err;
     if (!service || refit_json_parse(body, len, "the lead's order", &service->order, &err) != REFIT_OK) {
         /* Without its replica's number it can't be answered; the lead's deadline ends it. */
-        refit_log(REFIT_LOG_ERROR, "an order of the lead was lost: %s", service ? err.text : "out of memory");
+        refit_log_event(REFIT_LOG_ERROR, "an order of the lead was lost",
+                        refit_log_text("reason", service ? err.text : "out of memory"));
         free(service);
         return;
     }
@@ -442,7 +444,7 @@ static void on_layout(struct refit_server *server, const void *body, size_t len)
     /* Under the lock, for the plans go when another source is registered. */
     pthread_mutex_lock(&server->lock);
     if (server->plans && refit_plan_cache_offer(server->plans, body, len, &err) != REFIT_OK)
-        refit_log(REFIT_LOG_ERROR, "a replica's layout is of no use: %s", err.text);
+        refit_log_event(REFIT_LOG_ERROR, "a replica's layout is of no use", REFIT_LOG_CAUSE(&err));
     pthread_mutex_unlock(&server->lock);
 }
 
@@ -555,6 +557,6 @@ void refit_server_message(struct refit_server *server, enum refit_message type, 
     case REFIT_MESSAGE_SERVE: on_serve(server, body, len); break;
     case REFIT_MESSAGE_LAYOUT: on_layout(server, body, len); break;
     case REFIT_MESSAGE_STOP: on_stop(server, body, len); break;
-    default: refit_log(REFIT_LOG_WARN, "a message of type %d from the lead is not known", (int)type);
+    default: refit_log_event(REFIT_LOG_WARN, "a message of the lead is not known", refit_log_i64("type", (int)type));
     }
 }

@@ -524,7 +524,7 @@ static void drain(struct refit_sidecar *sidecar, int number)
         close_when_free(sidecar);
     } else if (sidecar->opening) {
         /* Reserving can't be interrupted, and nothing is served yet that could be lost. */
-        refit_log(REFIT_LOG_INFO, "stopped before the capacity was reserved");
+        refit_log_write(REFIT_LOG_INFO, "stopped before the capacity was reserved", NULL, 0);
         leave(0);
     } else {
         event_base_loopbreak(sidecar->base);
@@ -539,7 +539,7 @@ static void on_signal(evutil_socket_t fd, short what, void *context)
     if (read(fd, &info, sizeof info) != (ssize_t)sizeof info)
         return;
     if (info.ssi_signo == SIGHUP) {
-        refit_log(REFIT_LOG_INFO, "SIGHUP: looking at certificates, access lists and the audit log again");
+        refit_log_write(REFIT_LOG_INFO, "SIGHUP: looking at certificates, access lists and the audit log again", NULL, 0);
         refit_guard_refresh(sidecar->guard);
         refit_audit_reopen();
         return;
@@ -685,7 +685,7 @@ int refit_sidecar_run(const struct refit_config *config, const sigset_t *signals
         event_base_dispatch(sidecar.base);
     destroy(&sidecar);
     if (sidecar.exit_code == 0)
-        refit_log(REFIT_LOG_INFO, "stopped");
+        refit_log_write(REFIT_LOG_INFO, "stopped", NULL, 0);
     refit_log_stop(LOG_MS);
     return sidecar.exit_code;
 }

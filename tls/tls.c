@@ -108,7 +108,7 @@ static enum refit_status first_load(struct refit_tls *tls, struct refit_error *e
         return status;
     /* Not fatal: the peers refuse it by name, and it is replaced without a restart. */
     if (refit_tls_check_dates(tls->context, tls->config.cert, &dates))
-        refit_log(REFIT_LOG_WARN, "TLS: %s", dates.text);
+        refit_log_event(REFIT_LOG_WARN, "certificate is not valid now", REFIT_LOG_CAUSE(&dates));
     note_certificate(tls);
     return REFIT_OK;
 }
@@ -228,7 +228,7 @@ static void look_again(struct refit_tls *tls)
     if (tls->config.end != REFIT_TLS_CLIENT || refit_clock_ns() - tls->looked_ns < LOOK_NS)
         return;
     if (refresh(tls, &err) == REFIT_TLS_REFUSED)
-        refit_log(REFIT_LOG_WARN, "TLS: keeping the certificate in use: %s", err.text);
+        refit_log_event(REFIT_LOG_WARN, "new TLS files are refused, the old ones are in use", REFIT_LOG_CAUSE(&err));
 }
 
 enum refit_status refit_tls_session(struct refit_tls *tls, const char *host, struct refit_tls_report *report,

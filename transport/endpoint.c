@@ -72,5 +72,5 @@ void refit_bulk_thread_nice(int nice)
 {
     /* On Linux the priority is a thread's own, and 0 names the caller. */
     if (nice != 0 && setpriority(PRIO_PROCESS, 0, nice) != 0)
-        refit_log(REFIT_LOG_WARN, "bulk thread keeps its priority: nice %d was refused: %s", nice, strerror(errno));
+        refit_log_event(REFIT_LOG_WARN, "bulk thread keeps its priority", refit_log_i64("nice", nice), refit_log_errno(errno));
 }

@@ -82,8 +82,8 @@ static void flow_end(struct refit_local_flow *flow, const struct refit_error *wh
     struct refit_grants *grants = &flow->receiver->base.grants;
     pthread_mutex_lock(&grants->lock);
     if (!grants->stopped && !flow->said_goodbye && !flow->cut)
-        refit_log(REFIT_LOG_WARN, "holder connection ended: refit=%s holder=%u: %s", grants->config->refit_id,
-                  flow->peer->number, why->text);
+        refit_log_limited(REFIT_LOG_WARN, "holder connection ended", refit_log_text("refit", grants->config->refit_id),
+                          refit_log_u64("holder", flow->peer->number), REFIT_LOG_CAUSE(why));
     flow_cut(flow);
     flow_reap(flow, why->text);
     flow_free(flow);

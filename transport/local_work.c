@@ -345,9 +345,9 @@ static void work(struct refit_local_receiver *receiver, struct refit_ticket *tic
     enum refit_status status = pull(receiver, ticket, places, &err);
     refit_count(&endpoint->counters.pack_ns, (uint64_t)(refit_clock_ns() - start));
     if (status != REFIT_OK)
-        refit_log(REFIT_LOG_WARN, "batch not pulled: refit=%s holder=%u edge=%016llx batch=%u: %s",
-                  endpoint->config.refit_id, ticket->peer->number, (unsigned long long)ticket->grant.edge->digest,
-                  ticket->grant.batch, err.text);
+        refit_log_limited(REFIT_LOG_WARN, "batch not pulled", refit_log_text("refit", endpoint->config.refit_id),
+                          refit_log_u64("holder", ticket->peer->number), refit_log_u64("edge", ticket->grant.edge->digest),
+                          refit_log_u64("batch", ticket->grant.batch), REFIT_LOG_CAUSE(&err));
     pthread_mutex_lock(&grants->lock);
     ticket->copied = true;
     if (ticket->status == REFIT_OK)

@@ -283,8 +283,9 @@ static void flow_end(struct refit_inflow *flow, const char *why)
     struct refit_tcp_receiver *receiver = flow->receiver;
     struct refit_grants *grants = &receiver->base.grants;
     if (!grants->stopped && !flow->said_goodbye && !flow->cut)
-        refit_log(REFIT_LOG_WARN, "holder connection ended: refit=%s holder=%u stream=%u: %s",
-                  grants->config->refit_id, flow->peer->number, flow->number, why);
+        refit_log_limited(REFIT_LOG_WARN, "holder connection ended", refit_log_text("refit", grants->config->refit_id),
+                          refit_log_u64("holder", flow->peer->number), refit_log_u64("stream", flow->number),
+                          refit_log_text("reason", why));
     if (!flow->reaped)
         refit_inflow_reap(flow, REFIT_PEER, why);
     unlink_flow(flow, &receiver->reaped);

@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <string.h>
 
 #include "drivers/call.h"
@@ -69,12 +70,31 @@ static void success_that_is_false_is_a_failure(void **state)
     assert_int_equal(refit_driver_check_success(NULL, "/x", &error), REFIT_OK); /* an answer without a body */
 }
 
+/* Cut where a character ends, or what an error says could not be written as JSON. */
+static void long_words_are_cut_between_characters(void **state)
+{
+    struct refit_error error;
+    char text[512];
+    (void)state;
+    for (int before = 196; before <= 200; before++) {
+        snprintf(text, sizeof text, "{\"success\": false, \"message\": \"%0*d\xe2\x82\xac, and so on\"}", before, 0);
+        json_t *answer = json_loads(text, 0, NULL);
+        assert_int_equal(refit_driver_check_success(answer, "/x", &error), REFIT_CONFLICT);
+        json_decref(answer);
+        json_t *said = json_string(error.text);
+        assert_non_null(said);
+        json_decref(said);
+        assert_int_equal(strstr(error.text, "\xe2\x82\xac") != NULL, before + 3 <= 200);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(engines_are_named_with_their_url),
         cmocka_unit_test(versions_of_engines_are_bounded_texts),
         cmocka_unit_test(success_that_is_false_is_a_failure),
+        cmocka_unit_test(long_words_are_cut_between_characters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -132,6 +132,13 @@ static void a_file_is_read_anew_and_the_epoch_grows_with_its_members(void **stat
     expect(2, "http://d:1 http://a:1");
 }
 
+static void a_name_behind_a_url_in_a_file_is_no_comment(void **state)
+{
+    write_file("#\nhttps://10.0.0.1:1#rollout.svc\nhttps://10.0.0.2:1#rollout.svc # two\n\t# three\n");
+    open_file();
+    expect(1, "https://10.0.0.1:1#rollout.svc https://10.0.0.2:1#rollout.svc");
+}
+
 static void point_data_at(const char *directory)
 {
     char link[160], fresh[160];
@@ -305,6 +312,7 @@ int main(void)
         TEST(what_is_not_well_formed_is_refused_at_once),
         TEST(a_replica_given_twice_is_refused),
         TEST(a_file_is_read_anew_and_the_epoch_grows_with_its_members),
+        TEST(a_name_behind_a_url_in_a_file_is_no_comment),
         TEST(a_file_behind_links_that_are_swapped_is_followed),
         TEST(a_file_that_is_broken_for_a_while_changes_nothing),
         TEST(a_file_that_was_never_good_is_named_with_its_line),
