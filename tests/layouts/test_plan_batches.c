@@ -39,9 +39,8 @@ static void batches_grow_with_what_is_held(void **state)
 {
     static const struct {
         uint32_t rows, batch_bytes;
-    } expected[] = {{1, 256 << 10},   {511, 256 << 10}, {512, 512 << 10},   {1023, 512 << 10},
-                    {1024, 1 << 20},  {2048, 2 << 20},  {4095, 2 << 20},    {4096, 4 << 20},
-                    {1 << 20, 4 << 20}};
+    } expected[] = {{1, 64 << 10},    {511, 64 << 10},  {512, 128 << 10}, {1023, 128 << 10}, {1024, 256 << 10},
+                    {4096, 1 << 20},  {8192, 2 << 20},  {16383, 2 << 20}, {16384, 4 << 20}, {1 << 20, 4 << 20}};
     for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
         struct refit_plan *plan = plan_of_rows(R, R, 1, expected[i].rows);
         assert_int_equal(refit_plan_batch_bytes(plan), expected[i].batch_bytes);
@@ -64,14 +63,14 @@ static void size_of_batches_is_in_the_digest_and_not_in_the_mask(void **state)
                                            .wanted = (const uint8_t[]){1, 0}};
     struct refit_plan *both = plan_of(trainer, trainer, 0, 2);
     assert_int_equal(refit_plan_build(trainer, trainer, scope, &masked, NULL), REFIT_OK);
-    assert_int_equal(refit_plan_batch_bytes(few), 256 << 10);
-    assert_int_equal(refit_plan_batch_bytes(both), 512 << 10);
-    assert_int_equal(refit_plan_batch_bytes(masked), 512 << 10);
+    assert_int_equal(refit_plan_batch_bytes(few), 64 << 10);
+    assert_int_equal(refit_plan_batch_bytes(both), 128 << 10);
+    assert_int_equal(refit_plan_batch_bytes(masked), 128 << 10);
     assert_int_equal(edge_at(few, 0, 1)->bytes, 28);
     assert_int_equal(edge_at(masked, 0, 1)->bytes, 28);
     assert_null(refit_plan_edge(both, edge_at(few, 0, 1)->digest));
     assert_non_null(refit_plan_edge(both, edge_at(masked, 0, 1)->digest));
-    assert_non_null(refit_plan_edge(all, edge_at(few, 0, 1)->digest)); /* half of it is no more than 256 batches */
+    assert_non_null(refit_plan_edge(all, edge_at(few, 0, 1)->digest)); /* half of it is no more than 1,024 of the larger batches */
     refit_plan_release(all);
     refit_plan_release(few);
     refit_plan_release(masked);
@@ -91,7 +90,7 @@ static void copies_do_not_make_batches_larger(void **state)
     const struct refit_edge *edge = edge_at(plan, 0, 1);
     assert_int_equal(edge->ops, 2);
     assert_int_equal(edge->bytes, 2 * 400 * 65536 * 4);
-    assert_int_equal(refit_plan_batch_bytes(plan), 256 << 10);
+    assert_int_equal(refit_plan_batch_bytes(plan), 64 << 10);
     refit_plan_release(plan);
     refit_layout_release(source);
     refit_layout_release(destination);

@@ -117,8 +117,8 @@ static void strided_rows_come_in_few_strips(void **state)
     struct refit_plan *plan = plan_of(WHOLE_WIDE, HALF_WIDE, REFIT_SOURCE);
     const struct refit_edge *edge = only_edge_to(plan, 1);
     assert_int_equal(edge->bytes, (uint64_t)ROWS * 2 * COLUMNS);
-    assert_int_equal(refit_plan_batch_bytes(plan), 1 << 20); /* 350 MB are held, in at least 256 batches */
-    assert_int_equal(edge->batches, 167);
+    assert_int_equal(refit_plan_batch_bytes(plan), 256 << 10); /* 350 MB are held, in at least 1,024 batches */
+    assert_int_equal(edge->batches, 668);
     /* The rest of a row, whole rows, the start of a row: no more, however many rows. */
     assert_true(check_batches(plan, edge, 0, UINT64_MAX, in_rows) <= 3 * edge->batches);
     (void)check_batches(plan, edge, 0, 100001, in_rows);

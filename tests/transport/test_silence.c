@@ -18,7 +18,7 @@
 #include "tests/transport/pull.h"
 #include "tests/transport/remote.h"
 
-#define SLOW_BYTES_PER_S (192u << 10) /* a batch takes more than a second */
+#define SLOW_BYTES_PER_S (48u << 10) /* a batch takes more than a second */
 #define NS_PER_MS INT64_C(1000000)
 
 static const struct refit_transport *const both[] = {&refit_transport_tcp, &refit_transport_local};
@@ -137,7 +137,7 @@ static void a_stopped_holder_is_silent_and_another_has_its_batches(void **state)
         post(&side, 7, 0);
         post(&side, 7, 1);
         if (i == 0)
-            until_some_came(&side, 60000);
+            until_some_came(&side, 15000);
         remote_stop(&remote);
         until_silent(&side, 7, 300);
         assert_int_equal(look(&side, 7).owed, 2);
