@@ -174,6 +174,22 @@ static void refit_metrics(const struct refit_receiver_snapshot *receiver, struct
     whole(x, COUNTER, "refit_plan_cache_misses", "Plans that had to be made.", receiver->plan_misses);
 }
 
+static void fleet_metrics(const struct refit_receiver_snapshot *receiver, struct refit_exposition *x)
+{
+    const struct refit_supplied *supplied = &receiver->supplied;
+    refit_exposition_family(x, COUNTER, "refit_received_bytes",
+                            "Bytes of ended refits by where they came from; kept: not moved, they were here.");
+    refit_exposition_u64(x, LABELS("from", "trainer"), supplied->origin_bytes);
+    refit_exposition_u64(x, LABELS("from", "domain"), supplied->domain_bytes);
+    refit_exposition_u64(x, LABELS("from", "fleet"), supplied->fleet_bytes);
+    refit_exposition_u64(x, LABELS("from", "kept"), supplied->kept_bytes);
+    whole(x, COUNTER, "refit_excess_bytes", "Bytes from the trainer because the member whose turn it was had failed.",
+          supplied->excess_bytes);
+    whole(x, COUNTER, "refit_served_bytes", "Bytes sent in requests to serve other replicas that have ended.",
+          receiver->served_bytes);
+    whole(x, GAUGE, "refit_serving", "Requests to serve other replicas that run.", receiver->serving);
+}
+
 static void byte_totals(const struct refit_health_totals *totals, struct refit_exposition *x)
 {
     whole(x, COUNTER, "refit_needed_bytes", "Bytes that the plans of ended refits asked for.", totals->bytes_needed);
@@ -243,6 +259,7 @@ bool refit_health_metrics(const struct refit_health_view *view, bool openmetrics
         slot_metrics(view, &x);
         pin_metrics(&view->receiver->bank, view->now_ms, &x);
         refit_metrics(view->receiver, &x);
+        fleet_metrics(view->receiver, &x);
     }
     if (view->siblings)
         sibling_metrics(view, &x);

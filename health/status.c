@@ -36,6 +36,14 @@ static json_t *waiting_json(const struct refit_bank_waiting *waiting)
                      refit_json_u64(waiting->pins), "age_ms", (json_int_t)waiting->age_ms);
 }
 
+static json_t *supplied_json(const struct refit_supplied *supplied)
+{
+    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "origin_bytes", refit_json_u64(supplied->origin_bytes), "domain_bytes",
+                     refit_json_u64(supplied->domain_bytes), "fleet_bytes", refit_json_u64(supplied->fleet_bytes),
+                     "excess_bytes", refit_json_u64(supplied->excess_bytes), "kept_bytes",
+                     refit_json_u64(supplied->kept_bytes));
+}
+
 json_t *refit_health_session_json(const struct refit_session_snapshot *session)
 {
     json_t *out = json_pack("{s:s, s:s, s:s, s:s, s:b, s:s, s:s, s:o}", "id", session->id, "label", session->label,
@@ -53,6 +61,9 @@ json_t *refit_health_session_json(const struct refit_session_snapshot *session)
     set(out, "payload_bytes", refit_json_u64(session->stats.payload_bytes));
     set(out, "wire_bytes", refit_json_u64(session->stats.wire_bytes));
     set(out, "copied_bytes", refit_json_u64(session->stats.copied_bytes));
+    set(out, "members", json_integer(session->members));
+    set(out, "serving", json_integer(session->serving));
+    set(out, "supplied", supplied_json(&session->supplied));
     if (session->phase == REFIT_PHASE_WAITING_FOR_READERS && session->waiting.pins)
         set(out, "waiting", waiting_json(&session->waiting));
     if (session->phase == REFIT_PHASE_ABORTED)

@@ -2,8 +2,8 @@
  *
  * Who the replicas are: a list, a file, the addresses behind a name, or several of these.
  *
- *     http://10.0.0.7:8470                       a replica
- *     http://10.0.0.7:8470+http://10.0.0.8:8470  a replica that spans pods; the first holds its rank 0
+ *     http://10.0.0.7:7070                       a replica
+ *     http://10.0.0.7:7070+http://10.0.0.8:7070  a replica that spans pods; the first holds its rank 0
  *     file:PATH        a replica in each line; "#" at its beginning or behind a blank begins a comment. Read anew whenever
  *                      it is asked for, so a file that was replaced, or a mounted ConfigMap whose symbolic links were
  *                      swapped, counts from the next time on

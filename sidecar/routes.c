@@ -48,6 +48,7 @@ const struct refit_route refit_admin_table[] = {
     {"GET", "/", REFIT_ROUTE_LOOP, refit_handle_page, 0, REQUEST_MS, false},
     {"GET", "/status", REFIT_ROUTE_LOOP, refit_handle_status, 0, REQUEST_MS, false},
     {"GET", "/traffic", REFIT_ROUTE_WORKER, refit_handle_traffic, 0, REQUEST_MS, false},
+    {"GET", "/refit/{}/holders", REFIT_ROUTE_WORKER, refit_handle_holders, 0, REQUEST_MS, false},
 };
 const size_t refit_admin_table_len = sizeof refit_admin_table / sizeof *refit_admin_table;
 

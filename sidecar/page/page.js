@@ -2,6 +2,8 @@
 /* Follows /status. Everything from outside goes through textContent or setAttribute: nothing here makes HTML of it. */
 (() => {
   const PHASES = ['requested', 'preflight', 'waiting-for-readers', 'transfer', 'verify', 'prepare', 'staged', 'committing'];
+  const SUPPLIED = [['origin_bytes', 'the trainer'], ['domain_bytes', 'siblings in this domain'], ['fleet_bytes', 'siblings in other domains'],
+    ['kept_bytes', 'kept here'], ['excess_bytes', 'of the trainer\'s because a sibling failed']];
   const SVG = 'http://www.w3.org/2000/svg';
   const $ = id => document.getElementById(id);
 
@@ -82,6 +84,9 @@
     $('progress').value = due ? done / due : refit.terminal ? 1 : 0;
     text('progress-text', `${bytes(done)} of ${bytes(due)}` + (due ? ` (${Math.floor(100 * done / due)} %)` : '') +
       (!refit.terminal && speed > 0 ? `, ${bytes(speed)}/s` : '') + (refit.terminal ? '' : `, deadline in ${span(refit.deadline_left_ms)}`));
+    const parts = SUPPLIED.filter(([key]) => Number(refit.supplied[key])).map(([key, name]) => `${bytes(refit.supplied[key])} ${name}`);
+    $('supplied-text').hidden = !parts.length;
+    text('supplied-text', 'Came from: ' + parts.join(', '));
     const at = PHASES.indexOf(refit.phase === 'aborted' ? refit.error.phase : refit.phase);
     const now = refit.phase === 'aborted' ? 'failed' : 'now';
     fill('phases', PHASES.map((phase, i) => {
@@ -181,6 +186,17 @@
     return answer.json();
   };
 
+  let asked = '';
+  async function followHolders(refit) {
+    const wanted = refit && refit.terminal ? refit.id : ''; /* one that has ended changes no more */
+    if (wanted && wanted === asked) return;
+    const list = refit ? (await get(`refit/${encodeURIComponent(refit.id)}/holders`)).holders : [];
+    $('holders-table').hidden = !list.length;
+    fill('holders', list.map(h => row(h.name, element('td', {'class': h.state === 'connected' ? 'good' : h.state === 'absent' ? '' : 'bad'}, h.state),
+      h.owed, bytes(h.bytes))), JSON.stringify(list));
+    asked = wanted;
+  }
+
   let drawn = '';
   async function followTraffic(refit) {
     const wanted = refit ? refit.id + refit.bytes_due : '';
@@ -203,6 +219,7 @@
       failures = 0;
       $('trouble').hidden = true;
       if (state.refit && !state.refit.terminal) pause = 250;
+      await followHolders(state.refit).catch(() => {});
       await followTraffic(state.refit).catch(() => {}); /* asked for again at the next step */
     } catch (error) {
       /* Once is a restart or a laptop that slept. */

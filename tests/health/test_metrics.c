@@ -32,6 +32,10 @@ static int set_up(void **state)
     receiver.bank.slot[1] = (struct refit_bank_slot){.state = REFIT_SLOT_RETAINED, .pins = 2, .since_ms = 40000};
     receiver.committed = 5;
     receiver.aborted_by[REFIT_PEER] = 2;
+    receiver.supplied = (struct refit_supplied){
+        .origin_bytes = 11, .domain_bytes = 12, .fleet_bytes = 13, .kept_bytes = 14, .excess_bytes = 5};
+    receiver.served_bytes = 15;
+    receiver.serving = 2;
     strcpy(session.id, "r1");
     strcpy(session.transport, "tcp");
     session.phase = REFIT_PHASE_COMMITTED;
@@ -100,6 +104,13 @@ static void values_are_those_of_the_snapshots(void **state)
     assert_line("refit_http_connections_refused_total{listener=\"admin\"} 2");
     assert_line("refit_http_answers_total{listener=\"admin\",code=\"2xx\"} 40");
     assert_line("refit_log_lines_lost_total 7");
+    assert_line("refit_received_bytes_total{from=\"trainer\"} 11");
+    assert_line("refit_received_bytes_total{from=\"domain\"} 12");
+    assert_line("refit_received_bytes_total{from=\"fleet\"} 13");
+    assert_line("refit_received_bytes_total{from=\"kept\"} 14");
+    assert_line("refit_excess_bytes_total 5");
+    assert_line("refit_served_bytes_total 15");
+    assert_line("refit_serving 2");
     assert_non_null(strstr(text, "refit_weights_info{version=\"18446744073709551615\",label=\"a\\\"b\\\\c\\nd\","));
 }
 
@@ -194,6 +205,7 @@ static void openmetrics_names_families_and_units_and_ends(void **state)
     assert_line("# TYPE refit_phase_duration_seconds histogram");
     assert_line("# UNIT refit_phase_duration_seconds seconds");
     assert_line("# UNIT refit_moved_bytes bytes");
+    assert_line("# UNIT refit_received_bytes bytes");
     assert_line("# TYPE process_cpu_seconds counter");
     assert_true(ends_in(text, "\n# EOF\n"));
     render(false);

@@ -19,6 +19,8 @@ static int set_up(void **state)
     session.version = UINT64_MAX;
     session.phase = REFIT_PHASE_TRANSFER;
     session.sequence = 12;
+    session.supplied = (struct refit_supplied){
+        .origin_bytes = 7, .domain_bytes = 8, .fleet_bytes = 9, .excess_bytes = 3, .kept_bytes = 2};
     session.phase_ns[REFIT_PHASE_PREFLIGHT] = 812000;
     return 0;
 }
@@ -32,6 +34,12 @@ static void a_running_refit_has_neither_error_nor_waiting(void **state)
     assert_int_equal(json_integer_value(json_object_get(json_object_get(out, "phase_us"), "preflight")), 812);
     assert_null(json_object_get(out, "error"));
     assert_null(json_object_get(out, "waiting"));
+    const json_t *supplied = json_object_get(out, "supplied");
+    assert_int_equal(json_integer_value(json_object_get(supplied, "origin_bytes")), 7);
+    assert_int_equal(json_integer_value(json_object_get(supplied, "domain_bytes")), 8);
+    assert_int_equal(json_integer_value(json_object_get(supplied, "fleet_bytes")), 9);
+    assert_int_equal(json_integer_value(json_object_get(supplied, "excess_bytes")), 3);
+    assert_int_equal(json_integer_value(json_object_get(supplied, "kept_bytes")), 2);
     json_decref(out);
 }
 

@@ -130,6 +130,12 @@ class Page(Serving):
         self.assertEqual(browser.value("document.querySelectorAll('#ranks .good').length"), 2)
         self.assertGreaterEqual(browser.value("document.querySelectorAll('#history .bar').length"), 2)
         self.assertEqual(browser.value("document.querySelectorAll('#edges tr').length"), 6)
+        refit = json.loads(self.get(replica, "/status")[2])["refit"]
+        holders = json.loads(self.get(replica, f"/refit/{refit['id']}/holders")[2])["holders"]
+        self.assertTrue(holders)
+        self.assertEqual(browser.value("[...document.querySelectorAll('#holders tr')].map(r => r.cells[0].textContent)"),
+                         [holder["name"] for holder in holders])
+        self.assertRegex(self.text(browser, "supplied-text"), r"^Came from: .* the trainer")
         foreign = [url for url in browser.requests() if not url.startswith((browser.url, "data:"))]
         self.assertEqual((foreign, browser.complaints()), ([], []))
         self.picture(browser, "light")
