@@ -109,7 +109,7 @@ static enum refit_status find_tls(const struct refit_feed *feed, struct refit_tl
 {
     *out = NULL;
     bool wanted = json_is_true(json_object_get(feed->card, "tls"));
-    return wanted ? refit_credentials_tls(feed->replica->lead->credentials, out, err) : REFIT_OK;
+    return wanted ? refit_credentials_data_tls(feed->replica->lead->credentials, out, err) : REFIT_OK;
 }
 
 static enum refit_status serve_bucket(struct refit_feed *feed, uint32_t number, struct refit_error *err)
