@@ -175,18 +175,25 @@ static int probe(const char *text, struct refit_deadline deadline, bool json)
     struct refit_http_url bare = url;
     bare.prefix[0] = '\0';
     bare.text[strlen(bare.text) - strlen(url.prefix)] = '\0';
+    /* The last answer counts, although the time may end in the middle of a later call. */
+    struct refit_http_answer last = {0};
+    bool answered = false;
     for (;;) {
         struct refit_http_answer answer = {0};
-        enum refit_status status = call(&bare, REFIT_HTTP_GET, url.prefix[0] ? url.prefix : "/", deadline, &answer, &err);
-        bool good = status == REFIT_OK && answer.status >= 200 && answer.status < 300;
-        bool over = good || refit_deadline_passed(deadline);
-        int rc = over ? end_probe(text, status == REFIT_OK ? &answer : NULL, &err, json) : REFIT_EXIT_FAILED;
-        if (status == REFIT_OK)
-            refit_http_answer_release(&answer);
-        if (over)
-            return rc;
+        if (call(&bare, REFIT_HTTP_GET, url.prefix[0] ? url.prefix : "/", deadline, &answer, &err) == REFIT_OK) {
+            if (answered)
+                refit_http_answer_release(&last);
+            last = answer;
+            answered = true;
+        }
+        if ((answered && last.status >= 200 && last.status < 300) || refit_deadline_passed(deadline))
+            break;
         pause_between();
     }
+    int rc = end_probe(text, answered ? &last : NULL, &err, json);
+    if (answered)
+        refit_http_answer_release(&last);
+    return rc;
 }
 
 static int run_probe(const struct refit_cli_command *self, int argc, char **argv)

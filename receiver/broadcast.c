@@ -30,7 +30,7 @@ struct landing {
     struct refit_error error; /* why nothing more comes in */
 };
 
-/* --- what both halves need -------------------------------------------------------------------------------------- */
+/* --- what both halves need ---------------------------------------------------------------------------------------- */
 
 static enum refit_status check(void *context, struct refit_error *err)
 {
@@ -112,7 +112,7 @@ static enum refit_status collect(struct landing *landing, const struct catching 
     return refit_collect_run(&given, err);
 }
 
-/* --- in ------------------------------------------------------------------------------------------------------------ */
+/* --- in ----------------------------------------------------------------------------------------------------------- */
 
 static enum refit_status bind(struct landing *landing, uint32_t number, struct refit_error *err)
 {
@@ -305,7 +305,7 @@ static enum refit_status scatter_all(struct landing *landing, struct refit_error
     return status;
 }
 
-/* --- both ----------------------------------------------------------------------------------------------------------- */
+/* --- both --------------------------------------------------------------------------------------------------------- */
 
 static enum refit_status take_buckets(const struct refit_session *session, struct refit_buckets *out,
                                       struct refit_error *err)

@@ -115,9 +115,10 @@ static enum refit_status check_fleet(const struct refit_request *request, struct
 {
     if (request->checkpoint[0] != '\0' && (request->fleet || request->unchanged_since || request->resume[0]))
         return refit_fail(err, REFIT_INVALID, "refit from a checkpoint: it has no 'fleet', 'unchanged' or 'resume'");
-    if (request->buckets != 0 && (request->checkpoint[0] != '\0' || request->fleet || request->unchanged_since || request->resume[0]))
-        return refit_fail(err, REFIT_INVALID, "refit by 'broadcast': it moves everything, alone; no 'checkpoint', 'fleet', "
-                          "'unchanged' or 'resume' goes with it");
+    bool other = request->checkpoint[0] != '\0' || request->fleet || request->unchanged_since || request->resume[0];
+    if (request->buckets != 0 && other)
+        return refit_fail(err, REFIT_INVALID, "refit by 'broadcast': it moves everything, alone; no 'checkpoint', "
+                          "'fleet', 'unchanged' or 'resume' goes with it");
     if (request->unchanged_since != 0 && !json_is_array(request->unchanged))
         return refit_fail(err, REFIT_INVALID, "refit: 'unchanged' must name 'tensors'");
     return REFIT_OK;

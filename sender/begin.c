@@ -17,7 +17,9 @@ static enum refit_status know_layout(struct refit_replica *replica, struct refit
     if (status != REFIT_OK)
         return status;
     replica->active_before = weights.active.version;
-    replica->keeps = replica->lead->publish.unchanged && !replica->lead->broadcast && weights.active.version == replica->lead->publish.unchanged_since;
+    const struct refit_lead *lead = replica->lead;
+    replica->keeps = lead->publish.unchanged && !lead->broadcast &&
+                     weights.active.version == lead->publish.unchanged_since;
     if (!weights.layout[0])
         return refit_fail(err, REFIT_BUSY, "%s: serves no layout yet; no engine has attached",
                           replica->control.url.text);

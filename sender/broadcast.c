@@ -320,7 +320,8 @@ static void start_feeds(struct refit_broadcast *broadcast)
         struct refit_feed *feed = &broadcast->feeds[i];
         if (feed->state != REFIT_FEED_RUNNING)
             continue;
-        feed->runs = refit_thread_start(&feed->thread, refit_feed_run, feed, "a thread to send to a replica", &err) == REFIT_OK;
+        feed->runs = refit_thread_start(&feed->thread, refit_feed_run, feed, "a thread to send to a replica", &err) ==
+                     REFIT_OK;
         if (feed->runs)
             continue;
         pthread_mutex_lock(&broadcast->lead->lock);

@@ -63,7 +63,7 @@ uint64_t refit_feed_taken(struct refit_feed *feed)
     return feed->payload_bytes + stats.payload_bytes;
 }
 
-/* --- one bucket ----------------------------------------------------------------------------------------------------- */
+/* --- one bucket --------------------------------------------------------------------------------------------------- */
 
 /* False: stopped, or the time is over. */
 static bool pause_feed(struct refit_feed *feed)
@@ -109,7 +109,7 @@ static enum refit_status find_tls(const struct refit_feed *feed, struct refit_tl
 {
     *out = NULL;
     bool wanted = json_is_true(json_object_get(feed->card, "tls"));
-    return wanted ? refit_credentials_tls(feed->replica->lead->credentials, out, err) : REFIT_OK;
+    return wanted ? refit_credentials_data_tls(feed->replica->lead->credentials, out, err) : REFIT_OK;
 }
 
 static enum refit_status serve_bucket(struct refit_feed *feed, uint32_t number, struct refit_error *err)
@@ -138,7 +138,7 @@ static enum refit_status serve_bucket(struct refit_feed *feed, uint32_t number, 
     return status;
 }
 
-/* --- all ------------------------------------------------------------------------------------------------------------ */
+/* --- all ---------------------------------------------------------------------------------------------------------- */
 
 /* REFIT_ABORTED: the round has failed, which is told to all of it. */
 static enum refit_status wait_for_bucket(struct refit_feed *feed, uint32_t number, struct refit_error *err)

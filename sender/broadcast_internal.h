@@ -56,7 +56,8 @@ struct refit_broadcast {
     struct refit_buckets buckets;
     struct refit_shared *shared;   /* the buffers, shareable so that members on this host read them without a copy */
     void *memory[REFIT_BROADCAST_BUFFERS];
-    struct refit_gathered slot[REFIT_BROADCAST_BUFFERS]; /* bucket k's is k % 2; read by feeds while it is gathered and not released */
+    /* Bucket k's is k % 2; feeds read it from when it is gathered until they have released it. */
+    struct refit_gathered slot[REFIT_BROADCAST_BUFFERS];
     struct refit_listener *listener; /* where ranks bring their parts; NULL: a callback does */
     char directory[64], path[80];    /* of its socket */
     pthread_t thread;

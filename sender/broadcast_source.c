@@ -98,7 +98,7 @@ enum refit_status refit_broadcast_order_ranks(struct refit_broadcast *broadcast,
     return status;
 }
 
-/* --- a bucket ------------------------------------------------------------------------------------------------------- */
+/* --- a bucket ----------------------------------------------------------------------------------------------------- */
 
 static enum refit_status plan_bucket(const struct refit_broadcast *broadcast, uint32_t number, struct refit_layout *source,
                                      enum refit_side side, struct refit_plan **out, struct refit_error *err)
@@ -206,7 +206,7 @@ static enum refit_status gather_from_ranks(struct refit_broadcast *broadcast, ui
                                                             broadcast->buckets.count);
 }
 
-/* --- a callback ------------------------------------------------------------------------------------------------------ */
+/* --- a callback --------------------------------------------------------------------------------------------------- */
 
 static enum refit_status call(struct refit_broadcast *broadcast, uint32_t id, const struct refit_bucket *bucket,
                               uint8_t *memory, struct refit_digest *digest, struct refit_error *err)
@@ -242,13 +242,14 @@ static enum refit_status call_for_bucket(struct refit_broadcast *broadcast, uint
 void refit_broadcast_call_rest(struct refit_broadcast *broadcast, uint32_t number)
 {
     struct refit_error err = {.status = REFIT_OK};
-    for (; broadcast->gathering.gather && !broadcast->call_failed && number < broadcast->buckets.count && err.status == REFIT_OK; number++)
+    bool wanted = broadcast->gathering.gather && !broadcast->call_failed;
+    for (; wanted && number < broadcast->buckets.count && err.status == REFIT_OK; number++)
         err.status = call_for_bucket(broadcast, number, &err);
     if (err.status != REFIT_OK)
         refit_log(REFIT_LOG_WARN, "%s, while nobody was left to be sent anything", err.text);
 }
 
-/* --- either ------------------------------------------------------------------------------------------------------------ */
+/* --- either ------------------------------------------------------------------------------------------------------- */
 
 enum refit_status refit_broadcast_gather(struct refit_broadcast *broadcast, uint32_t number, struct refit_error *err)
 {

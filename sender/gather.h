@@ -28,9 +28,9 @@ REFIT_MUST_CHECK enum refit_status refit_gather_check(struct refit_layout *sourc
 REFIT_MUST_CHECK enum refit_status refit_gather_layout(const struct refit_sender_tensor *tensors, size_t count,
                                                        struct refit_layout **out, struct refit_error *err);
 
-/* How rank 0 is reached by `rank`: by a socket of this host when it shares it and `wanted` ("auto", "tcp", "local") allows it,
- * always by rank 0 itself; else over tcp, at the address at which its lead was found. `cards` has both, as rank 0 sent them. *card
- * is new. */
+/* How rank 0 is reached by `rank`: by a socket of this host when it shares it and `wanted` ("auto", "tcp", "local")
+ * allows it, always by rank 0 itself; else over tcp, at the address at which its lead was found. `cards` has both, as
+ * rank 0 sent them. *card is new. */
 REFIT_MUST_CHECK enum refit_status refit_gather_path(const json_t *cards, const char *wanted, uint32_t rank,
                                                      const char *lead_address, const struct refit_transport **transport,
                                                      json_t **card, struct refit_error *err);

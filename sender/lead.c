@@ -389,6 +389,10 @@ enum refit_status refit_lead_begin(struct refit_lead *lead, const struct refit_l
         return status;
     status = refit_thread_start(&lead->conductor, refit_conductor_run, lead, "the conductor's thread", err);
     lead->running = status == REFIT_OK;
+    if (status != REFIT_OK) {
+        refit_broadcast_destroy(lead->broadcast);
+        lead->broadcast = NULL;
+    }
     return status;
 }
 

@@ -205,6 +205,19 @@ static void checkpoint_needs_a_root_and_no_lead(void **state)
     assert_int_equal(refit_request_check(&config, &request, &out, NULL), REFIT_NOT_FOUND);
 }
 
+static void what_is_broadcast_moves_whole_and_alone(void **state)
+{
+    struct refit_request out, request = publish();
+    request.buckets = 3;
+    accepted(&request, &out);
+    assert_int_equal(out.buckets, 3);
+    strcpy(request.resume, "r1-00");
+    refused(&request, "broadcast");
+    request.resume[0] = '\0';
+    request.unchanged_since = 1;
+    refused(&request, "broadcast");
+}
+
 /* A fleet of two, with one member set to something else (or taken away). */
 static void fleet_is_refused(const char *path, json_t *value, const char *because)
 {
@@ -263,6 +276,7 @@ int main(void)
         TEST(defaults_are_filled_in),
         TEST(each_bad_member_is_named),
         TEST(checkpoint_needs_a_root_and_no_lead),
+        TEST(what_is_broadcast_moves_whole_and_alone),
         TEST(each_bad_member_of_a_fleet_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

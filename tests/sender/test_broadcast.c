@@ -65,7 +65,7 @@ static void write_layout(char *out, size_t size, unsigned ranks, const char *pla
     snprintf(out + used, size - used, "]}");
 }
 
-/* --- the world: two replicas, one of them of two ranks, and a trainer ------------------------------------------------ */
+/* --- the world: two replicas, one of them of two ranks, and a trainer --------------------------------------------- */
 
 static struct refitd whole, halves;
 static char whole_url[64], halves_url[64];
@@ -280,7 +280,7 @@ static void expect_served(const struct refitd *refitd, uint64_t version, uint32_
     json_decref(weights);
 }
 
-/* --- from ranks -------------------------------------------------------------------------------------------------------- */
+/* --- from ranks --------------------------------------------------------------------------------------------------- */
 
 static void every_strategy_brings_the_same_bytes(void **state)
 {
@@ -349,7 +349,7 @@ static void nothing_is_taken_as_unchanged(void **state)
     expect_served(&whole, 2, 2);
 }
 
-/* --- who fails ----------------------------------------------------------------------------------------------------------- */
+/* --- who fails ---------------------------------------------------------------------------------------------------- */
 
 /* Some of it has come, and not all. */
 static void await_bytes(const struct refitd *refitd, uint64_t version)
@@ -423,7 +423,7 @@ static void a_trainer_that_writes_meanwhile_is_found_out(void **state)
     expect_served(&halves, 1, 1);
 }
 
-/* --- from a callback ----------------------------------------------------------------------------------------------------- */
+/* --- from a callback ---------------------------------------------------------------------------------------------- */
 
 static struct {
     uint32_t seed;

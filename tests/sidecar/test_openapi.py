@@ -148,14 +148,14 @@ class Answers(Api):
 class Fuzz(Api):
     """Requests that schemathesis makes up."""
 
-    def fuzz(self, admin, parameters, seconds, *which):
+    def fuzz(self, admin, parameters, seconds, *which, phases="examples,coverage,fuzzing"):
         config = self.path("schemathesis.toml")
         with open(config, "w") as file:
             file.write(CONFIG + "[parameters]\n" + "".join(f"{json.dumps(k)} = {json.dumps(v)}\n" for k, v in parameters.items()))
         port = self.a.ports["admin" if admin else "control"]
         done = subprocess.run(
             [os.path.join(TOOLS, "bin", "schemathesis"), "--config-file", config, "run", DOCUMENT, "--url", f"http://127.0.0.1:{port}",
-             "--checks", CHECKS, "--phases", "examples,coverage,fuzzing",
+             "--checks", CHECKS, "--phases", phases,
              "--seed", "1", "--generation-database", "none", "--max-examples", "25", "--max-time", str(seconds),
              "--request-timeout", "20", "--suppress-health-check", "all", "--continue-on-failure", "--warnings", "off", "--no-color", *which],
             capture_output=True, text=True, cwd=self.scratch.name, timeout=seconds * 3 + 200)
@@ -174,8 +174,9 @@ class Fuzz(Api):
         self.assertEqual(self.a.call("PUT", f"/v1/sources/{digest}", text)[0], 201)
         status, ticket = self.a.call("POST", "/refit", {"version": 9, "epoch": epoch, "publish_id": "p", "source": digest})
         self.assertEqual(status, 202, ticket)
-        self.fuzz(False, {"path.id": ticket["id"], "path.digest": digest}, SECONDS // 4, "--include-path-regex",
-                  "/refit/{id}(|/holders|/commit|/abort)$|/sources/")
+        # A poll of this one would wait as long as it may.
+        self.fuzz(False, {"path.id": ticket["id"], "path.digest": digest, "query.wait_ms": 10}, SECONDS // 2, "--include-path-regex",
+                  "/refit/{id}(|/holders|/commit|/abort)$|/sources/", phases="fuzzing")
 
     def test_the_admin_listener(self):
         self.fuzz(True, {}, SECONDS // 4, "--include-tag", "admin")

@@ -50,6 +50,13 @@ class DataTls(SecurityTest):
         for member in members:
             member.wait_step(2)
 
+    def test_a_broadcast_goes_over_tls(self):
+        members = [self.member("m"), self.member("tp2", layout=engine_layout(2))]
+        lines = self.go(members, 1, "strategy=broadcast", "check")
+        self.assertTrue(lines[0].startswith("ok 1 "), lines)
+        for member in members:
+            member.wait_step(1)
+
     def test_a_joiner_is_served_over_tls(self):
         member = self.member("m")
         self.assertTrue(self.go([member], 1)[0].startswith("ok 1 "))

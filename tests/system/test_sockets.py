@@ -22,6 +22,7 @@ def resent_segments():
     return int(values[names.index("RetransSegs")])
 
 
+RESENT = 4  # segments of at most 64 KiB, for each replica of a broadcast
 TRIES = 8  # for a refit in which TCP sent nothing again
 
 # The control API with its documents, per replica: who looks at a refit that takes longer looks more often.
@@ -65,7 +66,8 @@ class Sockets(SystemTest):
                 self.assertEqual(line[3], line[4], line)
             states = [replica.call("GET", "/refit")[1] for replica in replicas]
             self.assertEqual([(s["phase"], s["version"]) for s in states], [("committed", version)] * len(replicas))
-            if resent_segments() == resent:
+            # Some fit into what is allowed for headers, where many connections make a busy machine resend each time.
+            if resent_segments() - resent <= (len(replicas) * RESENT if options else 0):
                 break
         else:
             self.skipTest(f"TCP sent segments again in each of {TRIES} refits: this machine is too busy to count on")
