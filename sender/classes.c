@@ -114,8 +114,9 @@ static void choose_sources(struct refit_lead *lead, const struct refit_replica *
 {
     for (size_t i = 0; i < lead->class_count; i++) {
         struct refit_class *class = &lead->classes[i];
-        /* What serves sends all it has, so a class that keeps a part is better fed by the trainer. */
-        if (!same_layout(class->first, primary) && !class->first->keeps)
+        /* What serves sends all it has, so a class that keeps a part is better fed by the trainer; and only the trainer's
+         * ranks can check the memory that a class's bytes came from. */
+        if (!same_layout(class->first, primary) && !class->first->keeps && !lead->publish.check_source)
             choose_servers(lead, class, primary);
         class->source = refit_layout_retain(class->server_count ? primary->layout : lead->source);
     }
