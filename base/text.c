@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/text.h"
 
-#include <stddef.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
 
 static unsigned decode(const unsigned char *at, unsigned *bytes)
 {
@@ -58,4 +60,25 @@ unsigned refit_text_utf8_length(const char *text)
         return forms[i].length;
     }
     return 0;
+}
+
+bool refit_text_duration(const char *text, int64_t bare_ms, int64_t *out_ms)
+{
+    static const struct {
+        const char *name;
+        int64_t ms;
+    } units[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}};
+    char *end;
+    if (*text < '0' || *text > '9') /* strtoll takes blanks and a sign */
+        return false;
+    errno = 0;
+    int64_t value = strtoll(text, &end, 10);
+    if (errno)
+        return false;
+    if (*end == '\0')
+        return (bare_ms > 0 || value == 0) && !__builtin_mul_overflow(value, bare_ms, out_ms);
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        if (strcmp(end, units[i].name) == 0)
+            return !__builtin_mul_overflow(value, units[i].ms, out_ms);
+    return false;
 }

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
+
 /* Who asks for tables instead of a run. */
 static refit_cli_visit visitor;
 static void *visitor_context;
@@ -70,17 +72,7 @@ static bool parse_count(const char *text, uint64_t *out)
 
 static bool parse_duration(const char *text, int64_t *out)
 {
-    static const struct {
-        const char *unit;
-        int64_t ms;
-    } units[] = {{"", 1000}, {"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}};
-    char *end;
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
-        if (strcmp(end, units[i].unit) == 0)
-            return !errno && end != text && value > 0 && !__builtin_mul_overflow(value, units[i].ms, out);
-    return false;
+    return refit_text_duration(text, 1000, out) && *out > 0;
 }
 
 /* What the option's value must be; NULL: it was taken. */

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
+
 #define POLICY_TEXT_MAX 512
 
 static enum refit_status parse_count(const char *text, struct refit_policy *out, struct refit_error *err)
@@ -20,17 +22,8 @@ static enum refit_status parse_count(const char *text, struct refit_policy *out,
 
 static enum refit_status parse_wait(const char *text, struct refit_policy *out, struct refit_error *err)
 {
-    static const struct {
-        const char *unit;
-        int64_t ms;
-    } units[] = {{"", 1000}, {"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}};
-    char *end;
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
-        if (!errno && end != text && value >= 0 && strcmp(end, units[i].unit) == 0 &&
-            !__builtin_mul_overflow(value, units[i].ms, &out->wait_ms))
-            return REFIT_OK;
+    if (refit_text_duration(text, 1000, &out->wait_ms))
+        return REFIT_OK;
     return refit_fail(err, REFIT_INVALID, "policy: wait=%s: expected a duration such as 500ms, 30s or 10m", text);
 }
 

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/text.h"
+
 struct unit {
     const char *name;
     uint64_t factor;
@@ -49,11 +51,11 @@ bool refit_config_parse_bytes(const char *text, uint64_t *out)
 
 bool refit_config_parse_duration(const char *text, uint64_t *out_ms)
 {
-    if (strcmp(text, "0") == 0) {
-        *out_ms = 0;
-        return true;
-    }
-    return parse_with(text, time_units, sizeof time_units / sizeof *time_units, out_ms);
+    int64_t ms;
+    if (!refit_text_duration(text, 0, &ms))
+        return false;
+    *out_ms = (uint64_t)ms;
+    return true;
 }
 
 bool refit_config_parse_mode(const char *text, uint64_t *out)

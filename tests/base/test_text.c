@@ -29,13 +29,13 @@ static void what_steers_a_terminal_is_control(void **state)
     }
 }
 
-/* What refit_log writes for `text`. */
+/* What the log writes for `text`. */
 static void logged(const char *text, char *out, size_t size)
 {
     int pipes[2], saved = dup(STDERR_FILENO);
     assert_int_equal(pipe(pipes), 0);
     dup2(pipes[1], STDERR_FILENO);
-    refit_log(REFIT_LOG_ERROR, "%s", text);
+    refit_log_write(REFIT_LOG_ERROR, text, NULL, 0);
     dup2(saved, STDERR_FILENO);
     close(saved);
     close(pipes[1]);
@@ -54,11 +54,43 @@ static void a_log_line_stays_one_line_of_text(void **state)
     assert_non_null(strstr(line, "msg=\"cut \xe2\"\n"));
 }
 
+static void a_duration_is_digits_and_a_unit(void **state)
+{
+    static const struct {
+        const char *text;
+        int64_t ms;
+    } good[] = {{"500ms", 500}, {"30s", 30000}, {"10m", 600000}, {"2h", 7200000}, {"0", 0}, {"0s", 0}, {"007s", 7000},
+                {"9223372036854775807ms", INT64_MAX}};
+    static const char *const bad[] = {"",   " 1s",  "1 s", "1s ",  "+1s", "-1s", "s",     "1.5s", "1S",
+                                      "1d", "0x1s", "1\ns", "1sm", "1ss", "9223372036854775808ms", "9223372036854775807s"};
+    int64_t ms;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        ms = -1;
+        assert_true(refit_text_duration(good[i].text, 0, &ms));
+        assert_int_equal(ms, good[i].ms);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_false(refit_text_duration(bad[i], 0, &ms));
+        assert_false(refit_text_duration(bad[i], 1000, &ms));
+    }
+}
+
+static void a_number_without_unit_is_what_the_caller_says(void **state)
+{
+    int64_t ms = -1;
+    assert_false(refit_text_duration("5", 0, &ms));
+    assert_true(refit_text_duration("5", 1000, &ms));
+    assert_int_equal(ms, 5000);
+    assert_false(refit_text_duration("9223372036854775807", 1000, &ms));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_steers_a_terminal_is_control),
         cmocka_unit_test(a_log_line_stays_one_line_of_text),
+        cmocka_unit_test(a_duration_is_digits_and_a_unit),
+        cmocka_unit_test(a_number_without_unit_is_what_the_caller_says),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
