@@ -246,20 +246,6 @@ bool refit_log_append(int fd, enum refit_log_level level, const char *message, c
     return write(fd, line.text, line.len) == (ssize_t)line.len;
 }
 
-void refit_log(enum refit_log_level level, const char *format, ...)
-{
-    char text[1024];
-    int saved = errno;
-    va_list args;
-    if (level > setup.level)
-        return;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    errno = saved;
-    refit_log_write(level, text, NULL, 0);
-}
-
 size_t refit_log_lost_line(char *out, size_t size, unsigned long long lost, unsigned long long total, int errnum)
 {
     struct line line;

@@ -92,10 +92,6 @@ struct refit_log_field refit_log_errno(int errnum);
     ((void)(refit_log_passes(level, message) && \
             (refit_log_event(level, message, __VA_ARGS__, refit_log_count("suppressed", refit_log_suppressed(message))), true)))
 
-/* A printf-formatted message without fields. */
-__attribute__((format(printf, 2, 3)))
-void refit_log(enum refit_log_level level, const char *format, ...);
-
 /* The refit this thread works for from now on: each line it writes says refit and version, unless the event names them
  * itself. NULL: none. */
 void refit_log_context(const char *refit, uint64_t version);

@@ -4,7 +4,6 @@
  * every check confirms is taken over in place. Which version is served is the leader's gate's word, when a swap was
  * under way.
  */
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +15,7 @@ void refit_bank_adopt_begin(struct refit_bank *bank, int64_t adopt_ms)
     bank->adopting = adopt_ms > 0 && !bank->engine && refit_bank_load(bank);
     bank->adopt_deadline = refit_deadline_in_ms(adopt_ms);
     if (bank->adopting)
-        refit_log(REFIT_LOG_INFO, "waiting for engines to hand slots back ms=%lld", (long long)adopt_ms);
+        refit_log_event(REFIT_LOG_INFO, "waiting for engines to hand slots back", refit_log_i64("ms", adopt_ms));
 }
 
 void refit_bank_record_release(struct refit_bank *bank)
@@ -52,8 +51,8 @@ static void adopt_slots(struct refit_bank *bank, const struct refit_client *clie
                                                           bank->protection, &arena, &writable, &error)
                                        : refit_fail(&error, REFIT_MISMATCH, "not the memory that was recorded");
         if (status != REFIT_OK) {
-            refit_log(REFIT_LOG_WARN, "slot not taken back slot=%u rank=%u reason=\"%s\"", i,
-                      refit_bank_rank_number(bank, rank), error.text);
+            refit_log_event(REFIT_LOG_WARN, "slot not taken back", refit_log_u64("slot", i),
+                            refit_log_u64("rank", refit_bank_rank_number(bank, rank)), REFIT_LOG_CAUSE(&error));
             continue;
         }
         refit_bank_lock(bank);
@@ -178,15 +177,16 @@ static void restore(struct refit_bank *bank)
         for (struct refit_reader *r = bank->readers; r; r = r->next)
             refit_reader_flip(r, REFIT_SLOT_NONE);
         if (active != REFIT_SLOT_NONE)
-            refit_log(REFIT_LOG_WARN, "version lost with the engine of a rank, a full refit is needed version=%" PRIu64
-                      " rank=%u", bank->record[active].version.version, refit_bank_rank_number(bank, lost));
+            refit_log_event(REFIT_LOG_WARN, "version lost with the engine of a rank, a full refit is needed",
+                            refit_log_u64("version", bank->record[active].version.version),
+                            refit_log_u64("rank", refit_bank_rank_number(bank, lost)));
         return;
     }
     restore_slot(bank, active, REFIT_SLOT_ACTIVE);
     bank->active = active;
     restore_retained(bank, active);
-    refit_log(REFIT_LOG_INFO, "slots taken back version=%" PRIu64 " slot=%u", bank->slot[active].version.version,
-              active);
+    refit_log_event(REFIT_LOG_INFO, "slots taken back", refit_log_u64("version", bank->slot[active].version.version),
+                    refit_log_u64("slot", active));
 }
 
 /* The page of an engine that came back may show a version whose memory is not there any more; by that number it would find
@@ -226,7 +226,7 @@ void refit_bank_adopt_step(struct refit_bank *bank)
     bank->allocating = true;
     refit_bank_unlock(bank);
     if (refit_bank_sized(bank) && refit_bank_make_memory(bank, REFIT_SLOT_NONE, &error) != REFIT_OK)
-        refit_log(REFIT_LOG_ERROR, "slots not made reason=\"%s\"", error.text);
+        refit_log_event(REFIT_LOG_ERROR, "slots not made", REFIT_LOG_CAUSE(&error));
     refit_bank_lock(bank);
     bank->allocating = bank->adopting = false;
     greet_all(bank);

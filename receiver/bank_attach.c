@@ -5,7 +5,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -161,8 +160,9 @@ static enum refit_status check_pages(struct refit_bank *bank, uint32_t rank, str
 
 static void log_attached(const struct refit_bank *bank, const struct refit_reader *reader, const char *how)
 {
-    refit_log(REFIT_LOG_INFO, "engine attached rank=%u pid=%d label=\"%s\" how=%s",
-              refit_bank_rank_number(bank, reader->rank), (int)reader->pid, reader->label, how);
+    refit_log_event(REFIT_LOG_INFO, "engine attached",
+                    refit_log_u64("rank", refit_bank_rank_number(bank, reader->rank)), refit_log_i64("pid", reader->pid),
+                    refit_log_text("label", reader->label), refit_log_text("how", how));
 }
 
 /* The process kept its page and lost only the connection. */

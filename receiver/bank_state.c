@@ -59,8 +59,8 @@ void refit_bank_save(struct refit_bank *bank)
     pthread_mutex_unlock(&bank->save_lock);
     json_decref(object);
     if (status != REFIT_OK)
-        refit_log(REFIT_LOG_WARN, "state not written, a restart would not find what changed reason=\"%s\"",
-                  error.text);
+        refit_log_event(REFIT_LOG_WARN, "state file not written, a restart would not find what changed",
+                        REFIT_LOG_CAUSE(&error));
 }
 
 /* --- reading ----------------------------------------------------------------------------------------------- */
@@ -168,6 +168,6 @@ bool refit_bank_load(struct refit_bank *bank)
         refit_state_drop(bank->state, "bank", error.text);
         return false;
     }
-    refit_log(REFIT_LOG_WARN, "recorded slots not usable, starting without them reason=\"%s\"", error.text);
+    refit_log_event(REFIT_LOG_WARN, "recorded slots not usable, starting without them", REFIT_LOG_CAUSE(&error));
     return false;
 }

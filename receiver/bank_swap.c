@@ -381,8 +381,9 @@ enum refit_status refit_bank_stage(struct refit_bank *bank, uint32_t slot, const
     if (status == REFIT_OK)
         refit_bank_save(bank);
     else
-        refit_log(REFIT_LOG_INFO, "not staged refit=%s version=%" PRIu64 " reason=\"%s\"", refit_id, version->version,
-                  err ? err->text : refit_status_name(status));
+        refit_log_event(REFIT_LOG_INFO, "not staged", refit_log_text("refit", refit_id),
+                        refit_log_u64("version", version->version), refit_log_text("status", refit_status_name(status)),
+                        refit_log_text("reason", err ? err->text : ""));
     return status;
 }
 
@@ -532,8 +533,9 @@ enum refit_status refit_bank_commit(struct refit_bank *bank, uint32_t slot, cons
         status = swap(bank, slot, kv, deadline, err);
     if (status == REFIT_OK) {
         bank->swaps++;
-        refit_log(REFIT_LOG_INFO, "committed refit=%s version=%" PRIu64 " slot=%u swap_ns=%lld", refit_id,
-                  bank->slot[slot].version.version, slot, (long long)bank->last_swap_ns);
+        refit_log_event(REFIT_LOG_INFO, "slot swapped in", refit_log_text("refit", refit_id),
+                        refit_log_u64("version", bank->slot[slot].version.version), refit_log_u64("slot", slot),
+                        refit_log_i64("swap_ns", bank->last_swap_ns));
     }
     finish(bank, status, entered);
     return status;
@@ -585,7 +587,8 @@ enum refit_status refit_bank_rollback(struct refit_bank *bank, uint64_t version,
     if (status == REFIT_OK) {
         bank->rollbacks++;
         *now = bank->slot[slot].version;
-        refit_log(REFIT_LOG_INFO, "rolled back version=%" PRIu64 " slot=%u", now->version, slot);
+        refit_log_event(REFIT_LOG_INFO, "slot swapped back", refit_log_u64("version", now->version),
+                        refit_log_u64("slot", slot), refit_log_i64("swap_ns", bank->last_swap_ns));
     }
     finish(bank, status, entered);
     return status;

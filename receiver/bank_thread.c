@@ -3,7 +3,6 @@
  * The bank's thread: it accepts, reads messages, notices deaths, and once a second moves pins out of full gates.
  */
 #include <errno.h>
-#include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -100,7 +99,7 @@ void refit_client_refuse(struct refit_client *client, const struct refit_error *
 {
     struct refit_attach_message m = {.type = REFIT_ATTACH_REFUSED, .status = error->status};
     snprintf(m.text, sizeof m.text, "%.*s", (int)sizeof m.text - 1, error->text);
-    refit_log(REFIT_LOG_WARN, "engine refused pid=%d reason=\"%s\"", (int)client->pid, error->text);
+    refit_log_event(REFIT_LOG_WARN, "engine refused", refit_log_i64("pid", client->pid), REFIT_LOG_CAUSE(error));
     if (client->sock >= 0)
         (void)!refit_attach_send(client->sock, &m, NULL, 0, NULL);
     client->gone = true;
@@ -123,6 +122,16 @@ static void sweep_clients(struct refit_bank *bank)
 
 /* --- readers ----------------------------------------------------------------------------------------------- */
 
+static void log_gone(const struct refit_bank *bank, const struct refit_reader *reader, bool died)
+{
+    const struct refit_log_field rank = refit_log_u64("rank", refit_bank_rank_number(bank, reader->rank));
+    const struct refit_log_field pid = refit_log_i64("pid", reader->pid), label = refit_log_text("label", reader->label);
+    if (died)
+        refit_log_event(REFIT_LOG_INFO, "engine died", rank, pid, label);
+    else
+        refit_log_event(REFIT_LOG_INFO, "engine detached", rank, pid, label);
+}
+
 static void drop_reader(struct refit_bank *bank, struct refit_reader *reader, bool died)
 {
     struct refit_reader **at = &bank->readers;
@@ -131,8 +140,7 @@ static void drop_reader(struct refit_bank *bank, struct refit_reader *reader, bo
     *at = reader->next;
     if (died)
         bank->readers_died++;
-    refit_log(REFIT_LOG_INFO, "engine %s rank=%u pid=%d label=\"%s\"", died ? "died" : "detached",
-              refit_bank_rank_number(bank, reader->rank), (int)reader->pid, reader->label);
+    log_gone(bank, reader, died);
     refit_reader_destroy(reader);
     refit_bank_sync(bank);
     refit_bank_changed(bank);
@@ -141,8 +149,9 @@ static void drop_reader(struct refit_bank *bank, struct refit_reader *reader, bo
 /* The connection is over; the page counts for as long as the process may read through it. */
 static void disconnect(struct refit_bank *bank, struct refit_reader *reader, const char *reason)
 {
-    refit_log(REFIT_LOG_WARN, "engine disconnected rank=%u pid=%d reason=\"%s\"",
-              refit_bank_rank_number(bank, reader->rank), (int)reader->pid, reason);
+    refit_log_event(REFIT_LOG_WARN, "engine disconnected",
+                    refit_log_u64("rank", refit_bank_rank_number(bank, reader->rank)), refit_log_i64("pid", reader->pid),
+                    refit_log_text("reason", reason));
     if (reader->pidfd < 0) {
         drop_reader(bank, reader, true);
         return;
@@ -165,8 +174,9 @@ static void on_prepared(struct refit_bank *bank, struct refit_reader *reader, co
         reader->refused[i] = !m->ok;
         memcpy(reader->reason, m->text, sizeof reader->reason);
         if (!m->ok)
-            refit_log(REFIT_LOG_WARN, "engine refused a version rank=%u version=%" PRIu64 " reason=\"%s\"",
-                      refit_bank_rank_number(bank, reader->rank), s->version.version, m->text);
+            refit_log_event(REFIT_LOG_WARN, "engine refused a version",
+                            refit_log_u64("rank", refit_bank_rank_number(bank, reader->rank)),
+                            refit_log_u64("version", s->version.version), refit_log_text("reason", m->text));
     }
     refit_bank_sync(bank);
     refit_bank_changed(bank);

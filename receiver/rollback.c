@@ -15,7 +15,8 @@ static void save_or_warn(struct refit_receiver *receiver, const char *what)
 {
     struct refit_error error;
     if (refit_record_save(receiver, &error) != REFIT_OK)
-        refit_log(REFIT_LOG_WARN, "%s holds until a restart, the state file was not written: %s", what, error.text);
+        refit_log_event(REFIT_LOG_WARN, "state file not written, a change holds until a restart",
+                        refit_log_text("change", what), REFIT_LOG_CAUSE(&error));
 }
 
 static bool is_committing(const struct refit_receiver *receiver)
@@ -87,7 +88,7 @@ static void leave_behind(struct refit_receiver *receiver, const struct refit_rol
     struct refit_error error;
     char why[64];
     if (rollback->quarantine && refit_quarantine_set(&receiver->quarantine, left, true, &error) != REFIT_OK)
-        refit_log(REFIT_LOG_WARN, "the version rolled back from is not in quarantine: %s", error.text);
+        refit_log_event(REFIT_LOG_WARN, "the version rolled back from is not in quarantine", REFIT_LOG_CAUSE(&error));
     snprintf(why, sizeof why, "rolled back to version %" PRIu64, now->version);
     if (!rollback->open)
         hold(receiver, why);
@@ -126,12 +127,12 @@ enum refit_status refit_receiver_rollback(struct refit_receiver *receiver, const
     refit_receiver_unlock(receiver);
     refit_receiver_changed(receiver);
     if (status == REFIT_OK)
-        save_or_warn(receiver, "what a rollback set");
+        save_or_warn(receiver, "rollback");
     if (status == REFIT_OK && now)
         *now = to;
     if (status == REFIT_OK)
-        refit_log(REFIT_LOG_INFO, "rolled back version=%" PRIu64 " digest=%s held=%s", to.version, to.digest,
-                  rollback->open ? "false" : "true");
+        refit_log_event(REFIT_LOG_INFO, "rolled back", refit_log_u64("version", to.version),
+                        refit_log_text("digest", to.digest), refit_log_bool("held", !rollback->open));
     return status;
 }
 
@@ -141,7 +142,7 @@ void refit_receiver_hold(struct refit_receiver *receiver)
     hold(receiver, "by request");
     refit_receiver_unlock(receiver);
     refit_receiver_changed(receiver);
-    save_or_warn(receiver, "a hold");
+    save_or_warn(receiver, "hold");
 }
 
 void refit_receiver_release_hold(struct refit_receiver *receiver)
@@ -150,7 +151,7 @@ void refit_receiver_release_hold(struct refit_receiver *receiver)
     receiver->held = false;
     refit_receiver_unlock(receiver);
     refit_receiver_changed(receiver);
-    save_or_warn(receiver, "the release of a hold");
+    save_or_warn(receiver, "release");
 }
 
 enum refit_status refit_receiver_quarantine(struct refit_receiver *receiver, const char *digest, bool on,

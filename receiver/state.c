@@ -21,8 +21,8 @@ static void put_aside(const char *path, const struct refit_error *error)
     char aside[4096];
     int len = snprintf(aside, sizeof aside, "%s.bad", path);
     bool moved = len < (int)sizeof aside && rename(path, aside) == 0;
-    refit_log(REFIT_LOG_WARN, "state file not readable, starting without it moved=%s reason=\"%s\"",
-              moved ? aside : "no", error->text);
+    refit_log_event(REFIT_LOG_WARN, "state file not readable, starting without it",
+                    refit_log_text("moved", moved ? aside : "no"), REFIT_LOG_CAUSE(error));
 }
 
 /* A regular file that is no state is put aside. What can't be read at all (a directory, no permission) is not ours to move. */

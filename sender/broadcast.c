@@ -63,7 +63,8 @@ static void copy_ticket(struct refit_feed *feed)
     json_decref(feed->card);
     feed->card = json_deep_copy(replica->ticket.card);
     if (!refit_serve_read_token(replica->ticket.token, feed->token))
-        refit_log(REFIT_LOG_WARN, "%s: the token of its refit is not well formed", replica->control.url.text);
+        refit_log_event(REFIT_LOG_WARN, "the token of a replica's refit is not well formed",
+                        refit_log_text("replica", replica->control.url.text));
 }
 
 void refit_broadcast_join(struct refit_replica *replica)
@@ -193,7 +194,8 @@ static void drop_stalled(struct refit_broadcast *broadcast, uint32_t number)
             continue;
         refit_fail(&feed->error, REFIT_TIMEOUT, "took nothing of bucket %" PRIu32 " for %d s while others waited for it",
                    feed->released, STALL_MS / 1000);
-        refit_log(REFIT_LOG_WARN, "%s %s; it is dropped", feed->replica->control.url.text, feed->error.text);
+        refit_log_event(REFIT_LOG_WARN, "a replica is dropped, others waited for it",
+                        refit_log_text("replica", feed->replica->control.url.text), REFIT_LOG_CAUSE(&feed->error));
         refit_feed_stop(feed);
         pthread_cond_broadcast(&broadcast->lead->changed);
     }
@@ -353,7 +355,7 @@ static void let_ranks_go(struct refit_broadcast *broadcast)
         return;
     if (refit_ranks_broadcast(lead->ranks, REFIT_MESSAGE_STOP, &number, sizeof number, refit_deadline_in_ms(STOP_MS), &err) !=
         REFIT_OK)
-        refit_log(REFIT_LOG_INFO, "%s", err.text);
+        refit_log_event(REFIT_LOG_INFO, "a rank was not told that its round has failed", REFIT_LOG_CAUSE(&err));
     struct refit_deadline until = refit_deadline_in_ms(LETTING_GO_MS);
     pthread_mutex_lock(&lead->lock);
     while (broadcast->served < lead->rank_count && lead->rank_lost.status == REFIT_OK && !refit_deadline_passed(until))

@@ -110,10 +110,10 @@ static void lines_of_a_thread_say_the_refit_it_works_for(void **state)
 {
     begin();
     refit_log_context("r-9", 12);
-    refit_log(REFIT_LOG_WARN, "plain");
+    refit_log_write(REFIT_LOG_WARN, "plain", NULL, 0);
     refit_log_event(REFIT_LOG_WARN, "named", refit_log_text("refit", "r-10"));
     refit_log_context(NULL, 0);
-    refit_log(REFIT_LOG_WARN, "none");
+    refit_log_write(REFIT_LOG_WARN, "none", NULL, 0);
     end();
     assert_non_null(strstr(text, "msg=plain refit=r-9 version=12\n"));
     assert_non_null(strstr(text, "msg=named refit=r-10\n"));
@@ -124,7 +124,7 @@ static void levels_are_kept_and_errno_too(void **state)
 {
     begin();
     errno = ENOENT;
-    refit_log(REFIT_LOG_DEBUG, "not logged");
+    refit_log_write(REFIT_LOG_DEBUG, "not logged", NULL, 0);
     refit_log_event(REFIT_LOG_ERROR, "logged", refit_log_errno(errno));
     int after = errno;
     end();
@@ -161,13 +161,13 @@ static void a_full_disk_drops_lines_and_says_so_later(void **state)
     uint64_t before = refit_log_lost();
     put_standard_error(full);
     for (int i = 0; i < 5; i++)
-        refit_log(REFIT_LOG_ERROR, "nowhere to go");
+        refit_log_write(REFIT_LOG_ERROR, "nowhere to go", NULL, 0);
     take_standard_error_back();
     close(full);
     assert_int_equal(refit_log_lost() - before, 5);
     begin();
-    refit_log(REFIT_LOG_ERROR, "room again");
-    refit_log(REFIT_LOG_ERROR, "and more");
+    refit_log_write(REFIT_LOG_ERROR, "room again", NULL, 0);
+    refit_log_write(REFIT_LOG_ERROR, "and more", NULL, 0);
     end();
     assert_non_null(strstr(text, "level=warn component=test msg=\"log lines were lost\" lost=5 lost_total="));
     assert_non_null(strstr(text, "errno=ENOSPC\n"));
@@ -187,7 +187,7 @@ static void a_pipe_that_nobody_reads_holds_nobody_up(void **state)
     assert_true(lost > 0);
     assert_int_equal(count("nobody reads this") + lost, MANY);
     begin();
-    refit_log(REFIT_LOG_ERROR, "read again");
+    refit_log_write(REFIT_LOG_ERROR, "read again", NULL, 0);
     assert_non_null(strstr(end(), "msg=\"log lines were lost\""));
 }
 
@@ -254,7 +254,7 @@ static void neither_a_reader_that_left_nor_a_closed_descriptor_kills(void **stat
                 dup2(pipes[1], STDERR_FILENO);
             close(pipes[1]);
             uint64_t before = refit_log_lost();
-            refit_log(REFIT_LOG_ERROR, "nobody is there");
+            refit_log_write(REFIT_LOG_ERROR, "nobody is there", NULL, 0);
             _exit(refit_log_lost() == before + 1 ? 0 : 3);
         }
         int status;
