@@ -60,7 +60,11 @@ static bool left_once(const struct refit_lead *lead, const struct refit_class *c
     *member = NULL;
     for (size_t i = 0; i < lead->replica_count; i++) {
         const struct refit_replica *replica = lead->replicas[i];
-        if (replica->class != class || !replica->posted)
+        if (replica->class != class)
+            continue;
+        if (replica->report.bytes_excess > 0) /* one batch twice and another not at all would come to the same sum */
+            return false;
+        if (!replica->posted)
             continue;
         if (replica->served != lead->rank_count || replica->served_error.status != REFIT_OK)
             return false;
