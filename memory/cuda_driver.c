@@ -53,7 +53,7 @@ static enum refit_status load(struct refit_error *err)
     if (!loaded.library)
         loaded.library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
     if (!loaded.library)
-        return refit_fail(err, REFIT_UNSUPPORTED, "CUDA: %s", dlerror());
+        return refit_fail(err, REFIT_UNSUPPORTED, "%s", dlerror());
     enum refit_status status = resolve_all(err);
     return status == REFIT_OK ? start(err) : status;
 }

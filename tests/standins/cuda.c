@@ -59,7 +59,7 @@ bool standin_enter(const char *name)
     return fails;
 }
 
-void standin_cuda_fail(const char *call, int nth)
+void standin_cuda_fail_call(const char *call, int nth)
 {
     pthread_mutex_lock(&lock);
     snprintf(failing, sizeof failing, "%s", call);

@@ -13,7 +13,7 @@
 
 /* The nth call (from 1) of a function whose name is `call` fails, once. Functions that give something back do so all
  * the same. */
-STANDIN_API void standin_cuda_fail(const char *call, int nth);
+STANDIN_API void standin_cuda_fail_call(const char *call, int nth);
 /* Streams stop before their next item, until hold is 0. */
 STANDIN_API void standin_cuda_hold(int hold);
 /* The device's memory from now on. */
