@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# CUDA's headers and compiler, and NCCL's header, from Python packages, into the build tree.
+# CUDA's headers and compiler, from Python packages, into the build tree.
 #   scripts/gpu-tools.sh DIR      -> DIR/nvidia/cu13/{bin/nvcc,include/cuda.h}
 set -euo pipefail
 dir=$1
 cuda=13.0
-packages="nvidia-cuda-runtime==$cuda.* nvidia-cuda-nvcc==$cuda.* nvidia-cuda-crt==$cuda.* nvidia-nvvm==$cuda.* nvidia-nccl-cu13"
+packages="nvidia-cuda-runtime==$cuda.* nvidia-cuda-nvcc==$cuda.* nvidia-cuda-crt==$cuda.* nvidia-nvvm==$cuda.*"
 [ "$(cat "$dir/.stamp" 2>/dev/null)" = "$packages" ] && exit 0
 [ "$(uname -m)" = x86_64 ] || { echo "gpu-tools.sh: no CUDA packages are fetched for $(uname -m)" >&2; exit 1; }
 

@@ -197,6 +197,19 @@ static void every_operation_gives_the_bytes_and_digests_of_the_cpu(void **state)
     }
 }
 
+/* More tensors in a batch than it has room for: it waits for itself. */
+#define MANY(placements)                                                                                  \
+    "{\"tensor\":\"e.{i}\",\"for\":{\"i\":[0,1200]},\"dtype\":\"U8\",\"shape\":[3,5],\"mesh\":\"m\"," placements "}"
+
+static void a_batch_of_more_tensors_than_it_has_room_for_waits_for_itself(void **state)
+{
+    struct fixture *f = *state;
+    world_open(&f->world, LAYOUT("1", "[1]", MANY(WHOLE)), WORLD_WHOLE, LAYOUT("2", "[2]", MANY(COLUMNS)), WORLD_WHOLE);
+    world_batches(&f->world, through_the_device, f);
+    world_check(&f->world);
+    assert_true(f->expected.count > 1000);
+}
+
 /* ---- random rows ---- */
 
 static uint32_t next_random(uint32_t *random)
@@ -401,6 +414,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(a_driver_that_did_not_start_is_started_by_the_next),
         CASE(every_operation_gives_the_bytes_and_digests_of_the_cpu),
+        CASE(a_batch_of_more_tensors_than_it_has_room_for_waits_for_itself),
         CASE(strips_of_any_shape_have_the_digests_of_the_cpu),
         CASE(an_exported_slot_is_read_elsewhere_and_not_written),
         CASE(a_slot_that_does_not_fit_is_refused_with_the_numbers),
