@@ -191,15 +191,20 @@ static struct refit_cuda_chunk *chunk_with(const struct refit_cuda_batch *batch,
     return chunk;
 }
 
+enum refit_status refit_cuda_batch_make_room(struct refit_cuda_batch *batch, uint64_t bytes, struct refit_error *err)
+{
+    bool staging = chunk_with(batch, bytes) || batch->chunk_count < REFIT_CUDA_CHUNKS;
+    bool full = !staging || batch->digest_count == REFIT_CUDA_DIGESTS || batch->landing_count == REFIT_CUDA_LANDINGS;
+    return full ? drain(batch, err) : REFIT_OK;
+}
+
 enum refit_status refit_cuda_batch_stage(struct refit_cuda_batch *batch, uint64_t bytes, uint8_t **out,
                                          struct refit_error *err)
 {
     struct refit_error why = {.status = REFIT_SYSTEM};
     struct refit_cuda_chunk *chunk = chunk_with(batch, bytes);
-    if (!chunk && batch->chunk_count < REFIT_CUDA_CHUNKS)
+    if (!chunk)
         chunk = add_chunk(batch, &why);
-    else if (!chunk && drain(batch, &why) == REFIT_OK)
-        chunk = batch->chunks; /* empty now */
     if (!chunk)
         return refit_fail(err, why.status, "%s", why.text);
     *out = chunk->bytes + chunk->used;
@@ -222,8 +227,8 @@ enum refit_status refit_cuda_batch_sum(struct refit_cuda_batch *batch, struct re
         *sum = batch->sums + 2 * sizeof(uint64_t) * (last - 1);
         return REFIT_OK;
     }
-    enum refit_status status = last == REFIT_CUDA_DIGESTS ? drain(batch, err) : REFIT_OK;
-    if (status == REFIT_OK && batch->digest_count == 0)
+    enum refit_status status = REFIT_OK;
+    if (last == 0)
         status = CUDA(device->cuda, err, cuMemsetD8Async, batch->sums, 0, SUMS_BYTES, device->stream);
     if (status != REFIT_OK)
         return status;
@@ -232,11 +237,9 @@ enum refit_status refit_cuda_batch_sum(struct refit_cuda_batch *batch, struct re
     return REFIT_OK;
 }
 
-enum refit_status refit_cuda_batch_land(struct refit_cuda_batch *batch, struct refit_cuda_landing landing,
-                                        struct refit_error *err)
+void refit_cuda_batch_land(struct refit_cuda_batch *batch, struct refit_cuda_landing landing)
 {
     batch->landings[batch->landing_count++] = landing;
-    return batch->landing_count == REFIT_CUDA_LANDINGS ? drain(batch, err) : REFIT_OK;
 }
 
 /* When the event can't be queued, the stream is waited for here: nothing may still be at work on a batch given back. */

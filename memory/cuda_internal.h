@@ -89,14 +89,16 @@ CUmemAllocationProp refit_cuda_prop(const struct refit_cuda_device *device);
 
 REFIT_MUST_CHECK enum refit_status refit_cuda_batch_take(struct refit_cuda_device *device,
                                                          struct refit_cuda_batch **out, struct refit_error *err);
+/* Room for one of each of what follows, before any of it: a full batch waits for itself here, and starts over. */
+REFIT_MUST_CHECK enum refit_status refit_cuda_batch_make_room(struct refit_cuda_batch *batch, uint64_t bytes,
+                                                              struct refit_error *err);
 /* Pinned room for `bytes` <= REFIT_CUDA_CHUNK_BYTES. */
 REFIT_MUST_CHECK enum refit_status refit_cuda_batch_stage(struct refit_cuda_batch *batch, uint64_t bytes, uint8_t **out,
                                                           struct refit_error *err);
 /* Where kernels add up for `digest`. */
 REFIT_MUST_CHECK enum refit_status refit_cuda_batch_sum(struct refit_cuda_batch *batch, struct refit_digest *digest,
                                                         CUdeviceptr *sum, struct refit_error *err);
-REFIT_MUST_CHECK enum refit_status refit_cuda_batch_land(struct refit_cuda_batch *batch,
-                                                         struct refit_cuda_landing landing, struct refit_error *err);
+void refit_cuda_batch_land(struct refit_cuda_batch *batch, struct refit_cuda_landing landing);
 /* Queues what ends the batch; it is given back by whoever waits. */
 REFIT_MUST_CHECK enum refit_status refit_cuda_batch_seal(struct refit_cuda_batch *batch, struct refit_error *err);
 /* For closing a device: everything queued is done; frees all batches and chunks. */

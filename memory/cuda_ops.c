@@ -73,7 +73,9 @@ static enum refit_status store_part(struct refit_cuda_batch *batch, CUdeviceptr 
     const struct refit_cuda_device *device = batch->device;
     uint8_t *staged = NULL;
     CUdeviceptr sum = 0;
-    enum refit_status status = refit_cuda_batch_stage(batch, refit_rows_bytes(rows), &staged, err);
+    enum refit_status status = refit_cuda_batch_make_room(batch, refit_rows_bytes(rows), err);
+    if (status == REFIT_OK)
+        status = refit_cuda_batch_stage(batch, refit_rows_bytes(rows), &staged, err);
     if (status == REFIT_OK)
         status = refit_cuda_batch_sum(batch, digest, &sum, err);
     if (status != REFIT_OK)
@@ -93,7 +95,9 @@ static enum refit_status load_part(struct refit_cuda_batch *batch, CUdeviceptr f
     const struct refit_cuda_device *device = batch->device;
     uint8_t *staged = NULL;
     CUdeviceptr sum = 0;
-    enum refit_status status = refit_cuda_batch_stage(batch, refit_rows_bytes(rows), &staged, err);
+    enum refit_status status = refit_cuda_batch_make_room(batch, refit_rows_bytes(rows), err);
+    if (status == REFIT_OK)
+        status = refit_cuda_batch_stage(batch, refit_rows_bytes(rows), &staged, err);
     if (status == REFIT_OK)
         status = refit_cuda_batch_sum(batch, digest, &sum, err);
     if (status != REFIT_OK)
@@ -106,10 +110,9 @@ static enum refit_status load_part(struct refit_cuda_batch *batch, CUdeviceptr f
         status = launch(batch, (CUdeviceptr)(uintptr_t)staged, (int64_t)rows->run_bytes, from, rows->stride, rows, sum,
                         err);
     }
-    if (status != REFIT_OK)
-        return status;
-    return refit_cuda_batch_land(batch, (struct refit_cuda_landing){staged, dst, dst_stride, rows->run_bytes,
-                                                                    rows->count}, err);
+    if (status == REFIT_OK)
+        refit_cuda_batch_land(batch, (struct refit_cuda_landing){staged, dst, dst_stride, rows->run_bytes, rows->count});
+    return status;
 }
 
 /* Rows as parts that fit a chunk of staging: whole runs, or a part of one. */
@@ -180,6 +183,8 @@ static enum refit_status cuda_sum(const struct refit_arena *arena, const struct 
     struct refit_cuda_batch *batch;
     CUdeviceptr sum = 0;
     enum refit_status status = batch_of(arena, &batch, err);
+    if (status == REFIT_OK)
+        status = refit_cuda_batch_make_room(batch, 0, err);
     if (status == REFIT_OK)
         status = refit_cuda_batch_sum(batch, digest, &sum, err);
     return status == REFIT_OK ? launch(batch, 0, 0, address_of(arena, rows), rows->stride, rows, sum, err) : status;
