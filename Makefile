@@ -1,7 +1,7 @@
 # A thin front for the CMake presets. `make help` lists what there is.
 BUILD := build/dev
 
-.PHONY: help setup build test test-pod test-api image demo bench cluster chaos sanitize fuzz install clean
+.PHONY: help setup gpu-tools build test test-pod test-api image demo bench cluster chaos sanitize fuzz install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -9,11 +9,16 @@ help: ## this list
 setup: ## install the packages that are missing (says which, first)
 	@scripts/setup.sh build
 
+gpu-tools: ## CUDA's headers and compiler into build/tools/gpu, where no toolkit is installed
+	@command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || { scripts/setup.sh gpu && scripts/gpu-tools.sh build/tools/gpu; }
+
 build: setup ## build everything (build/dev)
 	@mkdir -p $(BUILD) && cmake --preset dev >$(BUILD)/configure.log 2>&1 || { cat $(BUILD)/configure.log; exit 1; }
 	cmake --build --preset dev
 
-test: build ## build and run all tests
+test: ## build and run all tests
+	@$(MAKE) --no-print-directory gpu-tools || echo "slots in GPU memory will be left out of the build, and refitd --version will say so"
+	@$(MAKE) --no-print-directory build
 	@scripts/setup.sh tools || echo "tests that drive a tool which is missing will skip, and say so"
 	@scripts/setup.sh api && scripts/api-tools.sh build/tools/api || echo "the test of the API against docs/openapi.yaml will skip, and say so"
 	@scripts/setup.sh pod && scripts/deploy-tools.sh build/tools || echo "tests of the chart and of its pod will skip, and say so"

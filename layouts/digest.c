@@ -6,11 +6,8 @@
 
 #include "base/cursor.h" /* asserts that the host is little-endian, as the words of a tensor are */
 #include "layouts/digest.h"
+#include "layouts/digest_constants.h"
 #include "layouts/digest_kernel.h"
-
-/* Frozen: another seed is another wire format. The digits are those of pi, after the point. */
-static const uint64_t k_seed[2] = {0x243f6a8885a308d3u, 0x13198a2e03707344u};
-static const uint64_t w_seed[2] = {0xa4093822299f31d0u, 0x082efa98ec4e6c89u};
 
 /* Copies from this size on go past the caches: the copy is a slot that nobody reads soon, and a store that need not
  * fetch its line first makes copy-and-digest faster than memcpy, down to rows of 3.5 KB (bench_digest). */
@@ -21,20 +18,6 @@ static const uint64_t w_seed[2] = {0xa4093822299f31d0u, 0x082efa98ec4e6c89u};
 static uint32_t k_table[2 * REFIT_DIGEST_K1];
 static _Atomic(const struct refit_digest_kernel *) chosen;
 static pthread_once_t prepared = PTHREAD_ONCE_INIT;
-
-/* Output number n (from 0) of splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators"). */
-static inline uint64_t splitmix64(uint64_t seed, uint64_t n)
-{
-    uint64_t z = seed + (n + 1) * 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
-static inline uint64_t block_weight(unsigned k, uint64_t block)
-{
-    return splitmix64(w_seed[k], block) | 1;
-}
 
 static bool cpu_has(const char *kernel)
 {
@@ -63,7 +46,7 @@ static void prepare(void)
 {
     for (unsigned j = 0; j < REFIT_DIGEST_BLOCK_WORDS; j++) {
         for (unsigned k = 0; k < 2; k++) {
-            k_table[k * REFIT_DIGEST_K1 + j] = (uint32_t)(splitmix64(k_seed[k], j) >> 32) | 1;
+            k_table[k * REFIT_DIGEST_K1 + j] = refit_digest_k(k, j);
         }
     }
     size_t i = 0;
@@ -126,8 +109,8 @@ static inline ptrdiff_t ahead_of(size_t run_bytes, ptrdiff_t stride)
 
 static inline void part_end(struct part *part)
 {
-    part->into->d[0] += block_weight(0, part->block) * part->sum[0];
-    part->into->d[1] += block_weight(1, part->block) * part->sum[1];
+    part->into->d[0] += refit_digest_weight(0, part->block) * part->sum[0];
+    part->into->d[1] += refit_digest_weight(1, part->block) * part->sum[1];
 }
 
 /* Makes `word`'s block the current one; returns where its K begin. */

@@ -26,7 +26,13 @@ enum refit_status refit_arena_create(enum refit_arena_kind kind, uint64_t bytes,
 {
     const struct refit_arena_ops *ops = ops_of_kind(kind);
     if (!ops)
-        return refit_fail(err, REFIT_UNSUPPORTED, "arena: kind %d is not built in; use host or file memory", (int)kind);
+        return refit_fail(err, REFIT_UNSUPPORTED, "arena: kind %d is not made empty; use host or file memory", (int)kind);
+    return refit_arena_create_kind(kind, ops, bytes, out, err);
+}
+
+enum refit_status refit_arena_create_kind(enum refit_arena_kind kind, const struct refit_arena_ops *ops,
+                                          uint64_t bytes, struct refit_arena **out, struct refit_error *err)
+{
     struct refit_arena *arena = calloc(1, sizeof *arena);
     if (!arena)
         return refit_fail_alloc(err, "arena", sizeof *arena);
@@ -49,6 +55,8 @@ void refit_arena_release(struct refit_arena *arena)
 {
     if (!arena || atomic_fetch_sub_explicit(&arena->references, 1, memory_order_acq_rel) != 1)
         return;
+    if (arena->ops->release)
+        arena->ops->release(arena);
     for (size_t i = 0; i < arena->file_count; i++) {
         refit_io_close(&arena->files[i].fd);
         free(arena->files[i].path);
@@ -125,7 +133,8 @@ static enum refit_status grow(void **items, size_t *capacity, size_t count, size
 }
 
 /* Mostly appended: buffers and tensors are bound in the order of their space. */
-static enum refit_status insert(struct refit_arena *arena, struct refit_arena_piece piece, struct refit_error *err)
+enum refit_status refit_arena_insert(struct refit_arena *arena, struct refit_arena_piece piece,
+                                     struct refit_error *err)
 {
     if (piece.bytes == 0)
         return REFIT_OK;
@@ -156,7 +165,7 @@ enum refit_status refit_arena_bind_host(struct refit_arena *arena, uint64_t offs
                           (unsigned long long)bytes, pointer);
     struct refit_arena_piece piece = {.offset = offset, .bytes = bytes, .host = pointer, .fd_offset = fd_offset,
                                       .fd = shareable_fd};
-    return insert(arena, piece, err);
+    return refit_arena_insert(arena, piece, err);
 }
 
 static enum refit_status add_file(struct refit_arena *arena, int fd, const struct stat *st, const char *path,
@@ -213,7 +222,7 @@ enum refit_status refit_arena_bind_file(struct refit_arena *arena, uint64_t offs
                           (unsigned long long)bytes, (unsigned long long)file_offset, (long long)st.st_size);
     struct refit_arena_piece piece = {.offset = offset, .bytes = bytes, .fd_offset = file_offset, .fd = -1};
     status = intern_file(arena, fd, &st, path, &piece.file, err);
-    return status == REFIT_OK ? insert(arena, piece, err) : status;
+    return status == REFIT_OK ? refit_arena_insert(arena, piece, err) : status;
 }
 
 enum refit_arena_kind refit_arena_kind(const struct refit_arena *arena)

@@ -11,7 +11,7 @@
  *   host   mapped bytes: a memfd, or a borrowed  refit_arena_create_slot, refit_arena_open_slot, refit_arena_bind_host
  *          pointer
  *   file   a range of a regular file, pread      refit_arena_bind_file
- *   cuda   device memory (VMM handle)            a later row of the same table
+ *   cuda   device memory (VMM handle)            refit_cuda_slot_create, refit_cuda_slot_open
  *
  * What an arena can do is a table of operations (struct refit_arena_ops in arena_ops.h) with completions: host and file
  * complete at once, cuda completes by an event. Callers that want to do socket I/O straight on the memory ask

@@ -63,6 +63,8 @@ struct refit_arena_ops {
     /* Ends a batch of the calls above; NULL: they complete before they return. */
     enum refit_status (*finish)(const struct refit_arena *arena, struct refit_completion *completion,
                                 struct refit_error *err);
+    /* With the arena's last reference: gives back arena->device; NULL: there is none. */
+    void (*release)(struct refit_arena *arena);
 };
 
 extern const struct refit_arena_ops refit_arena_ops_host;
@@ -88,7 +90,16 @@ struct refit_arena {
     void *mapping; /* owned, of a slot; NULL */
     size_t mapping_bytes;
     int mapping_fd; /* owned; -1 */
+    void *device;   /* owned by a kind with a `release` */
 };
+
+/* An empty arena of a kind that refit_arena_create does not make. */
+REFIT_MUST_CHECK enum refit_status refit_arena_create_kind(enum refit_arena_kind kind,
+                                                           const struct refit_arena_ops *ops, uint64_t bytes,
+                                                           struct refit_arena **out, struct refit_error *err);
+/* Adds a piece that overlaps no other and lies in the space. */
+REFIT_MUST_CHECK enum refit_status refit_arena_insert(struct refit_arena *arena, struct refit_arena_piece piece,
+                                                      struct refit_error *err);
 
 /* The piece that holds `offset`, or NULL. */
 const struct refit_arena_piece *refit_arena_find(const struct refit_arena *arena, uint64_t offset);

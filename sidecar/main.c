@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "memory/cuda.h"
 #include "sidecar/sidecar.h"
 
 /* A plan's arrays grow to tens of MiB and go again. As mappings of their own they move without a copy and are given
@@ -17,6 +18,14 @@ static void give_memory_back(void)
 {
     mallopt(M_MMAP_THRESHOLD, 128 << 10);
     mallopt(M_TRIM_THRESHOLD, 256 << 10);
+}
+
+/* With what was found on this machine, for it decides where slots can be. */
+static void print_version(void)
+{
+    char cuda[REFIT_CUDA_DESCRIPTION_MAX];
+    refit_cuda_describe(cuda, sizeof cuda);
+    printf("refitd %s\ncuda: %s\n", REFIT_VERSION, cuda);
 }
 
 /* Whoever starts us with standard error closed must not get log lines written into a socket that took its number. */
@@ -53,7 +62,7 @@ int main(int argc, char **argv)
     }
     switch (config.action) {
     case REFIT_CONFIG_HELP: refit_config_help(stdout); return 0;
-    case REFIT_CONFIG_VERSION: printf("refitd %s\n", REFIT_VERSION); return 0;
+    case REFIT_CONFIG_VERSION: print_version(); return 0;
     case REFIT_CONFIG_PRINT: refit_config_print(&config, stdout); return 0;
     case REFIT_CONFIG_MANUAL: refit_config_manual(stdout, REFIT_VERSION); return 0;
     case REFIT_CONFIG_RUN: break;

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "memory/cuda_internal.h"
+#include "memory/host.h"
+#include "memory/rows.h"
+
+/* The batch being queued by this thread: from the first call of an operation to its `finish`. */
+static _Thread_local struct refit_cuda_batch *queuing;
+
+static enum refit_status batch_of(const struct refit_arena *arena, struct refit_cuda_batch **out,
+                                  struct refit_error *err)
+{
+    const struct refit_cuda_slot *slot = arena->device;
+    enum refit_status status = REFIT_OK;
+    if (!queuing) {
+        status = refit_cuda_enter(slot->device, err);
+        if (status == REFIT_OK)
+            status = refit_cuda_batch_take(slot->device, &queuing, err);
+    }
+    *out = queuing;
+    return status;
+}
+
+static CUdeviceptr address_of(const struct refit_arena *arena, const struct refit_rows *rows)
+{
+    const struct refit_cuda_slot *slot = arena->device;
+    return slot->address + rows->offset;
+}
+
+static uint64_t word_span(uint64_t run_bytes)
+{
+    return run_bytes / 4 + 2;
+}
+
+/* dst may be 0: digest in place. */
+static enum refit_status launch(const struct refit_cuda_batch *batch, CUdeviceptr dst, int64_t dst_stride,
+                                CUdeviceptr src, int64_t src_stride, const struct refit_rows *rows, CUdeviceptr sum,
+                                struct refit_error *err)
+{
+    const struct refit_cuda_device *device = batch->device;
+    struct refit_cuda_move move = {
+        .dst = (uint8_t *)(uintptr_t)dst,
+        .src = (const uint8_t *)(uintptr_t)src,
+        .dst_stride = dst_stride,
+        .src_stride = src_stride,
+        .run_bytes = rows->run_bytes,
+        .count = rows->count,
+        .tensor_offset = rows->tensor_offset,
+        .tensor_stride = rows->tensor_stride,
+        .k = (const uint32_t *)(uintptr_t)device->k,
+        .sum = (unsigned long long *)(uintptr_t)sum,
+        .tiles_per_run = (word_span(rows->run_bytes) + 1023) / 1024 + 1,
+        .lanes = 1,
+    };
+    while (move.lanes < REFIT_CUDA_THREADS && move.lanes * 4 < word_span(rows->run_bytes))
+        move.lanes *= 2;
+    uint64_t blocks = (move.count * move.tiles_per_run * move.lanes + REFIT_CUDA_THREADS - 1) / REFIT_CUDA_THREADS;
+    uint64_t most = 8u * (uint64_t)(device->processors > 0 ? device->processors : 1);
+    void *parameters[] = {&move};
+    return CUDA(device->cuda, err, cuLaunchKernel, device->move, (unsigned)(blocks < most ? blocks : most), 1, 1,
+                REFIT_CUDA_THREADS, 1, 1, 0, device->stream, parameters, NULL);
+}
+
+static bool is_dense(const struct refit_rows *rows)
+{
+    return rows->count == 1 || rows->stride == (int64_t)rows->run_bytes;
+}
+
+/* From dense pinned memory: copy engines where the slot is dense, too; else a kernel that scatters. */
+static enum refit_status store_part(struct refit_cuda_batch *batch, CUdeviceptr to, const struct refit_rows *rows,
+                                    const uint8_t *src, int64_t src_stride, struct refit_digest *digest,
+                                    struct refit_error *err)
+{
+    const struct refit_cuda_device *device = batch->device;
+    uint8_t *staged = NULL;
+    CUdeviceptr sum = 0;
+    enum refit_status status = refit_cuda_batch_make_room(batch, refit_rows_bytes(rows), err);
+    if (status == REFIT_OK)
+        status = refit_cuda_batch_stage(batch, refit_rows_bytes(rows), &staged, err);
+    if (status == REFIT_OK)
+        status = refit_cuda_batch_sum(batch, digest, &sum, err);
+    if (status != REFIT_OK)
+        return status;
+    refit_host_move(staged, (int64_t)rows->run_bytes, src, src_stride, rows, REFIT_STORE_CACHED, NULL);
+    if (!is_dense(rows))
+        return launch(batch, to, rows->stride, (CUdeviceptr)(uintptr_t)staged, (int64_t)rows->run_bytes, rows, sum,
+                      err);
+    status = CUDA(device->cuda, err, cuMemcpyHtoDAsync, to, staged, refit_rows_bytes(rows), device->stream);
+    return status == REFIT_OK && sum ? launch(batch, 0, 0, to, rows->stride, rows, sum, err) : status;
+}
+
+static enum refit_status load_part(struct refit_cuda_batch *batch, CUdeviceptr from, const struct refit_rows *rows,
+                                   uint8_t *dst, int64_t dst_stride, struct refit_digest *digest,
+                                   struct refit_error *err)
+{
+    const struct refit_cuda_device *device = batch->device;
+    uint8_t *staged = NULL;
+    CUdeviceptr sum = 0;
+    enum refit_status status = refit_cuda_batch_make_room(batch, refit_rows_bytes(rows), err);
+    if (status == REFIT_OK)
+        status = refit_cuda_batch_stage(batch, refit_rows_bytes(rows), &staged, err);
+    if (status == REFIT_OK)
+        status = refit_cuda_batch_sum(batch, digest, &sum, err);
+    if (status != REFIT_OK)
+        return status;
+    if (is_dense(rows)) {
+        status = CUDA(device->cuda, err, cuMemcpyDtoHAsync, staged, from, refit_rows_bytes(rows), device->stream);
+        if (status == REFIT_OK && sum)
+            status = launch(batch, 0, 0, from, rows->stride, rows, sum, err);
+    } else {
+        status = launch(batch, (CUdeviceptr)(uintptr_t)staged, (int64_t)rows->run_bytes, from, rows->stride, rows, sum,
+                        err);
+    }
+    if (status == REFIT_OK)
+        refit_cuda_batch_land(batch, (struct refit_cuda_landing){staged, dst, dst_stride, rows->run_bytes, rows->count});
+    return status;
+}
+
+/* Rows as parts that fit a chunk of staging: whole runs, or a part of one. */
+struct parts {
+    struct refit_rows rows;
+    uint64_t run;  /* of the next part */
+    uint64_t done; /* bytes of that run */
+};
+
+static bool next_part(struct parts *parts, struct refit_rows *part, uint64_t *run, uint64_t *at)
+{
+    const struct refit_rows *rows = &parts->rows;
+    if (parts->run == rows->count)
+        return false;
+    *part = *rows;
+    *run = parts->run;
+    *at = parts->done;
+    part->offset = rows->offset + parts->run * (uint64_t)rows->stride + parts->done;
+    part->tensor_offset = rows->tensor_offset + parts->run * (uint64_t)rows->tensor_stride + parts->done;
+    if (rows->run_bytes <= REFIT_CUDA_CHUNK_BYTES) {
+        uint64_t fit = REFIT_CUDA_CHUNK_BYTES / rows->run_bytes;
+        part->count = rows->count - parts->run < fit ? rows->count - parts->run : fit;
+        parts->run += part->count;
+        return true;
+    }
+    uint64_t left = rows->run_bytes - parts->done;
+    part->count = 1;
+    part->run_bytes = left < REFIT_CUDA_CHUNK_BYTES ? left : REFIT_CUDA_CHUNK_BYTES;
+    parts->done += part->run_bytes;
+    if (parts->done == rows->run_bytes) {
+        parts->run++;
+        parts->done = 0;
+    }
+    return true;
+}
+
+static enum refit_status cuda_load(const struct refit_arena *arena, const struct refit_rows *rows, uint8_t *dst,
+                                   int64_t dst_stride, struct refit_digest *digest, struct refit_error *err)
+{
+    struct parts parts = {.rows = *rows};
+    struct refit_rows part;
+    struct refit_cuda_batch *batch;
+    uint64_t run, at;
+    enum refit_status status = batch_of(arena, &batch, err);
+    while (status == REFIT_OK && next_part(&parts, &part, &run, &at))
+        status = load_part(batch, address_of(arena, &part), &part, dst + (int64_t)run * dst_stride + at, dst_stride,
+                           digest, err);
+    return status;
+}
+
+static enum refit_status cuda_store(struct refit_arena *arena, const struct refit_rows *rows, const uint8_t *src,
+                                    int64_t src_stride, struct refit_digest *digest, struct refit_error *err)
+{
+    struct parts parts = {.rows = *rows};
+    struct refit_rows part;
+    struct refit_cuda_batch *batch;
+    uint64_t run, at;
+    enum refit_status status = batch_of(arena, &batch, err);
+    while (status == REFIT_OK && next_part(&parts, &part, &run, &at))
+        status = store_part(batch, address_of(arena, &part), &part, src + (int64_t)run * src_stride + at, src_stride,
+                            digest, err);
+    return status;
+}
+
+static enum refit_status cuda_sum(const struct refit_arena *arena, const struct refit_rows *rows,
+                                  struct refit_digest *digest, struct refit_error *err)
+{
+    struct refit_cuda_batch *batch;
+    CUdeviceptr sum = 0;
+    enum refit_status status = batch_of(arena, &batch, err);
+    if (status == REFIT_OK)
+        status = refit_cuda_batch_make_room(batch, 0, err);
+    if (status == REFIT_OK)
+        status = refit_cuda_batch_sum(batch, digest, &sum, err);
+    return status == REFIT_OK ? launch(batch, 0, 0, address_of(arena, rows), rows->stride, rows, sum, err) : status;
+}
+
+static enum refit_status cuda_fill(struct refit_arena *arena, const struct refit_rows *rows, uint8_t value,
+                                   struct refit_error *err)
+{
+    const struct refit_cuda_slot *slot = arena->device;
+    const struct refit_cuda_device *device = slot->device;
+    CUdeviceptr at = address_of(arena, rows);
+    enum refit_status status = refit_cuda_enter(device, err);
+    for (uint64_t i = 0; status == REFIT_OK && i < rows->count; i++, at += (CUdeviceptr)rows->stride)
+        status = CUDA(device->cuda, err, cuMemsetD8Async, at, value, rows->run_bytes, device->stream);
+    return status == REFIT_OK ? CUDA(device->cuda, err, cuStreamSynchronize, device->stream) : status;
+}
+
+static enum refit_status cuda_finish(const struct refit_arena *arena, struct refit_completion *completion,
+                                     struct refit_error *err)
+{
+    (void)arena;
+    struct refit_cuda_batch *batch = queuing;
+    queuing = NULL;
+    if (!batch)
+        return REFIT_OK;
+    enum refit_status status = refit_cuda_batch_seal(batch, err);
+    if (status == REFIT_OK)
+        completion->pending = &batch->pending;
+    return status;
+}
+
+static void cuda_release(struct refit_arena *arena)
+{
+    struct refit_cuda_slot *slot = arena->device;
+    refit_cuda_slot_destroy(slot);
+}
+
+const struct refit_arena_ops refit_arena_ops_cuda = {
+    .name = "cuda",
+    .load = cuda_load,
+    .store = cuda_store,
+    .sum = cuda_sum,
+    .fill = cuda_fill,
+    .finish = cuda_finish,
+    .release = cuda_release,
+};

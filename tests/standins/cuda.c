@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The look-alike's calls that are about no memory and no stream: devices, contexts, modules; and its switches.
+ */
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/standins/cuda_internal.h"
+
+#define CALLS_MAX 64
+
+struct call {
+    char name[48];
+    int times;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct call calls[CALLS_MAX];
+static char failing[48];
+static int fail_in;
+static atomic_int live;
+static int retained;
+static char context, module, function;
+static _Thread_local CUcontext current;
+
+void standin_die(const char *call, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fprintf(stderr, "stand-in libcuda: %s: ", call);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    va_end(arguments);
+    abort();
+}
+
+void standin_count(int by)
+{
+    atomic_fetch_add(&live, by);
+}
+
+bool standin_enter(const char *name)
+{
+    bool fails = false;
+    int i = 0;
+    pthread_mutex_lock(&lock);
+    while (i < CALLS_MAX - 1 && calls[i].times > 0 && strcmp(calls[i].name, name) != 0)
+        i++;
+    snprintf(calls[i].name, sizeof calls[i].name, "%s", name);
+    calls[i].times++;
+    if (fail_in > 0 && strcmp(failing, name) == 0)
+        fails = --fail_in == 0;
+    pthread_mutex_unlock(&lock);
+    return fails;
+}
+
+void standin_cuda_fail_call(const char *call, int nth)
+{
+    pthread_mutex_lock(&lock);
+    snprintf(failing, sizeof failing, "%s", call);
+    fail_in = nth;
+    pthread_mutex_unlock(&lock);
+}
+
+int standin_cuda_live(void)
+{
+    return atomic_load(&live);
+}
+
+const char *standin_cuda_called(int index, int *times)
+{
+    if (index >= CALLS_MAX || calls[index].times == 0)
+        return NULL;
+    *times = calls[index].times;
+    return calls[index].name;
+}
+
+void standin_cuda_reset(void)
+{
+    pthread_mutex_lock(&lock);
+    memset(calls, 0, sizeof calls);
+    fail_in = 0;
+    pthread_mutex_unlock(&lock);
+}
+
+__attribute__((destructor)) static void report(void)
+{
+    if (atomic_load(&live) == 0)
+        return;
+    fprintf(stderr, "stand-in libcuda: %d objects still alive at exit\n", atomic_load(&live));
+    _exit(70);
+}
+
+void standin_need_context(const char *call)
+{
+    if (!current || retained == 0)
+        standin_die(call, "no context is current in this thread");
+}
+
+CUresult cuInit(unsigned int flags)
+{
+    ENTER_FAILS(FAILED);
+    return flags == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuDriverGetVersion(int *version)
+{
+    ENTER_FAILS(FAILED);
+    *version = CUDA_VERSION;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGetErrorName(CUresult error, const char **name)
+{
+    *name = error == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_UNKNOWN";
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetCount(int *count)
+{
+    ENTER_FAILS(FAILED);
+    *count = 1;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGet(CUdevice *device, int ordinal)
+{
+    ENTER_FAILS(FAILED);
+    *device = ordinal;
+    return ordinal == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
+{
+    ENTER_FAILS(FAILED);
+    memset(uuid, 0x5A + device, sizeof *uuid);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)
+{
+    ENTER_FAILS(FAILED);
+    (void)device;
+    *value = attribute == CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID ? 0 : 1;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
+{
+    ENTER_FAILS(FAILED);
+    (void)device;
+    retained++;
+    standin_count(1);
+    *out = (CUcontext)(void *)&context;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice device)
+{
+    bool fails = standin_enter(__func__);
+    (void)device;
+    if (retained == 0)
+        standin_die(__func__, "released more often than retained");
+    retained--;
+    standin_count(-1);
+    return fails ? FAILED : CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetCurrent(CUcontext wanted)
+{
+    ENTER_FAILS(FAILED);
+    if (wanted && ((void *)wanted != &context || retained == 0))
+        standin_die(__func__, "not a live context");
+    current = wanted;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuModuleLoadData(CUmodule *out, const void *image)
+{
+    uint32_t magic;
+    ENTER_FAILS(FAILED);
+    standin_need_context(__func__);
+    memcpy(&magic, image, sizeof magic);
+    if (magic != 0xBA55ED50u)
+        standin_die(__func__, "not a fatbin");
+    standin_count(1);
+    *out = (CUmodule)(void *)&module;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuModuleUnload(CUmodule gone)
+{
+    bool fails = standin_enter(__func__);
+    if ((void *)gone != &module)
+        standin_die(__func__, "not a module");
+    standin_count(-1);
+    return fails ? FAILED : CUDA_SUCCESS;
+}
+
+CUresult cuModuleGetFunction(CUfunction *out, CUmodule from, const char *name)
+{
+    ENTER_FAILS(FAILED);
+    if ((void *)from != &module)
+        standin_die(__func__, "not a module");
+    if (strcmp(name, "refit_move") != 0)
+        return CUDA_ERROR_NOT_FOUND;
+    *out = (CUfunction)(void *)&function;
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Memory: the heap for cuMemAlloc and pinned memory, memfds for what cuMemCreate makes.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/standins/cuda_internal.h"
+
+#define GRANULARITY ((size_t)2 << 20)
+#define REGIONS_MAX 1024
+
+struct region {
+    enum standin_kind kind;
+    uint64_t address; /* of a handle: its number */
+    uint64_t bytes;
+    int fd; /* of a handle */
+    bool mapped;
+    int access; /* PROT_* */
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct region regions[REGIONS_MAX];
+static size_t total = (size_t)1 << 30;
+static uint64_t next_handle = 1;
+
+void standin_cuda_total(size_t bytes)
+{
+    total = bytes;
+}
+
+static struct region *find(enum standin_kind kind, uint64_t address)
+{
+    for (size_t i = 0; i < REGIONS_MAX; i++)
+        if (regions[i].bytes > 0 && regions[i].kind == kind && regions[i].address == address)
+            return &regions[i];
+    return NULL;
+}
+
+static void add(const char *call, struct region region)
+{
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < REGIONS_MAX; i++) {
+        if (regions[i].bytes == 0) {
+            regions[i] = region;
+            standin_count(1);
+            pthread_mutex_unlock(&lock);
+            return;
+        }
+    }
+    standin_die(call, "more than %d objects", REGIONS_MAX);
+}
+
+static struct region take(const char *call, enum standin_kind kind, uint64_t address)
+{
+    pthread_mutex_lock(&lock);
+    struct region *found = find(kind, address);
+    if (!found)
+        standin_die(call, "%#llx is not allocated (given back twice?)", (unsigned long long)address);
+    struct region region = *found;
+    if (region.mapped)
+        standin_die(call, "%#llx is still mapped", (unsigned long long)address);
+    found->bytes = 0;
+    standin_count(-1);
+    pthread_mutex_unlock(&lock);
+    return region;
+}
+
+static const struct region *holding(uint64_t address, uint64_t bytes)
+{
+    for (size_t i = 0; i < REGIONS_MAX; i++) {
+        const struct region *region = &regions[i];
+        if (region->bytes > 0 && region->kind != STANDIN_HANDLE && address >= region->address &&
+            address - region->address < region->bytes && bytes <= region->bytes - (address - region->address))
+            return region;
+    }
+    return NULL;
+}
+
+bool standin_is_known(uint64_t address)
+{
+    pthread_mutex_lock(&lock);
+    bool known = holding(address, 1) != NULL;
+    pthread_mutex_unlock(&lock);
+    return known;
+}
+
+void standin_touch(const char *call, uint64_t address, uint64_t bytes, bool writing)
+{
+    pthread_mutex_lock(&lock);
+    const struct region *region = holding(address, bytes);
+    int need = writing ? PROT_READ | PROT_WRITE : PROT_READ;
+    if (!region)
+        standin_die(call, "%llu bytes at %#llx are not memory of the device, nor pinned", (unsigned long long)bytes,
+                    (unsigned long long)address);
+    if ((region->access & need) != need)
+        standin_die(call, "%#llx may not be %s", (unsigned long long)address, writing ? "written" : "read");
+    pthread_mutex_unlock(&lock);
+}
+
+static uint64_t in_use(void)
+{
+    uint64_t sum = 0;
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < REGIONS_MAX; i++)
+        if (regions[i].kind == STANDIN_HANDLE || regions[i].kind == STANDIN_DEVICE)
+            sum += regions[i].bytes;
+    pthread_mutex_unlock(&lock);
+    return sum;
+}
+
+CUresult cuMemGetInfo(size_t *available, size_t *all)
+{
+    ENTER_FAILS(FAILED);
+    standin_need_context(__func__);
+    uint64_t used = in_use();
+    *all = total;
+    *available = used < total ? total - used : 0;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
+                                       CUmemAllocationGranularity_flags option)
+{
+    ENTER_FAILS(FAILED);
+    (void)prop;
+    (void)option;
+    *granularity = GRANULARITY;
+    return CUDA_SUCCESS;
+}
+
+static CUresult allocate(const char *call, enum standin_kind kind, size_t bytes, void **out)
+{
+    standin_need_context(call);
+    if (posix_memalign(out, 256, bytes) != 0)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    memset(*out, 0xCD, bytes);
+    add(call, (struct region){.kind = kind, .address = (uint64_t)(uintptr_t)*out, .bytes = bytes,
+                              .access = PROT_READ | PROT_WRITE});
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemAlloc(CUdeviceptr *out, size_t bytes)
+{
+    void *memory = NULL;
+    ENTER_FAILS(CUDA_ERROR_OUT_OF_MEMORY);
+    CUresult result = allocate(__func__, STANDIN_DEVICE, bytes, &memory);
+    *out = (CUdeviceptr)(uintptr_t)memory;
+    return result;
+}
+
+CUresult cuMemFree(CUdeviceptr address)
+{
+    bool fails = standin_enter(__func__);
+    struct region region = take(__func__, STANDIN_DEVICE, address);
+    free((void *)(uintptr_t)region.address);
+    return fails ? FAILED : CUDA_SUCCESS;
+}
+
+CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned int flags)
+{
+    ENTER_FAILS(CUDA_ERROR_OUT_OF_MEMORY);
+    (void)flags;
+    return allocate(__func__, STANDIN_PINNED, bytes, out);
+}
+
+CUresult cuMemFreeHost(void *memory)
+{
+    bool fails = standin_enter(__func__);
+    struct region region = take(__func__, STANDIN_PINNED, (uint64_t)(uintptr_t)memory);
+    free((void *)(uintptr_t)region.address);
+    return fails ? FAILED : CUDA_SUCCESS;
+}
+
+static void add_handle(const char *call, CUmemGenericAllocationHandle *out, int fd, uint64_t bytes)
+{
+    pthread_mutex_lock(&lock);
+    *out = next_handle++;
+    pthread_mutex_unlock(&lock);
+    add(call, (struct region){.kind = STANDIN_HANDLE, .address = *out, .bytes = bytes, .fd = fd});
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUmemAllocationProp *prop,
+                     unsigned long long flags)
+{
+    ENTER_FAILS(CUDA_ERROR_OUT_OF_MEMORY);
+    if (bytes % GRANULARITY != 0 || flags != 0 || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (in_use() + bytes > total)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    int fd = memfd_create("stand-in device memory", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0)
+        standin_die(__func__, "no memfd of %zu bytes", bytes);
+    add_handle(__func__, out, fd, bytes);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+    bool fails = standin_enter(__func__);
+    close(take(__func__, STANDIN_HANDLE, handle).fd);
+    return fails ? FAILED : CUDA_SUCCESS;
+}
+
+CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+                                      unsigned long long flags)
+{
+    ENTER_FAILS(FAILED);
+    pthread_mutex_lock(&lock);
+    const struct region *region = find(STANDIN_HANDLE, handle);
+    if (!region || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || flags != 0)
+        standin_die(__func__, "handle %llu of type %d", handle, (int)type);
+    *(int *)out = dup(region->fd);
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *descriptor,
+                                        CUmemAllocationHandleType type)
+{
+    struct stat st;
+    ENTER_FAILS(FAILED);
+    int fd = (int)(intptr_t)descriptor;
+    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || fstat(fd, &st) != 0 || st.st_size <= 0 ||
+        (uint64_t)st.st_size % GRANULARITY != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    add_handle(__func__, out, dup(fd), (uint64_t)st.st_size);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemAddressReserve(CUdeviceptr *out, size_t bytes, size_t alignment, CUdeviceptr wanted,
+                             unsigned long long flags)
+{
+    ENTER_FAILS(CUDA_ERROR_OUT_OF_MEMORY);
+    (void)alignment;
+    (void)wanted;
+    (void)flags;
+    void *memory = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *out = (CUdeviceptr)(uintptr_t)memory;
+    add(__func__, (struct region){.kind = STANDIN_RESERVED, .address = *out, .bytes = bytes});
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes)
+{
+    bool fails = standin_enter(__func__);
+    struct region region = take(__func__, STANDIN_RESERVED, address);
+    if (region.bytes != bytes)
+        standin_die(__func__, "%zu bytes, %llu were reserved", bytes, (unsigned long long)region.bytes);
+    munmap((void *)(uintptr_t)address, bytes);
+    return fails ? FAILED : CUDA_SUCCESS;
+}
+
+/* The whole reservation is mapped, by one handle. */
+CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags)
+{
+    ENTER_FAILS(FAILED);
+    pthread_mutex_lock(&lock);
+    struct region *range = find(STANDIN_RESERVED, address);
+    const struct region *memory = find(STANDIN_HANDLE, handle);
+    if (!range || !memory || range->mapped || offset != 0 || flags != 0 || range->bytes != bytes)
+        standin_die(__func__, "%#llx is not reserved, or mapped, or the handle is gone", (unsigned long long)address);
+    bool fits = memory->bytes >= bytes;
+    if (fits && mmap((void *)(uintptr_t)address, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, memory->fd, 0) == MAP_FAILED)
+        standin_die(__func__, "mmap");
+    range->mapped = fits;
+    range->access = PROT_NONE;
+    pthread_mutex_unlock(&lock);
+    return fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemUnmap(CUdeviceptr address, size_t bytes)
+{
+    bool fails = standin_enter(__func__);
+    pthread_mutex_lock(&lock);
+    struct region *range = find(STANDIN_RESERVED, address);
+    if (!range || !range->mapped || range->bytes != bytes)
+        standin_die(__func__, "%#llx is not mapped", (unsigned long long)address);
+    range->mapped = false;
+    range->access = PROT_NONE;
+    mmap((void *)(uintptr_t)address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+    pthread_mutex_unlock(&lock);
+    return fails ? FAILED : CUDA_SUCCESS;
+}
+
+CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *desc, size_t count)
+{
+    ENTER_FAILS(FAILED);
+    pthread_mutex_lock(&lock);
+    struct region *range = find(STANDIN_RESERVED, address);
+    if (!range || !range->mapped || range->bytes != bytes || count != 1)
+        standin_die(__func__, "%#llx is not mapped", (unsigned long long)address);
+    range->access = desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? PROT_READ | PROT_WRITE : PROT_READ;
+    mprotect((void *)(uintptr_t)address, bytes, range->access);
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
