@@ -322,7 +322,7 @@ class Rotation(SecurityTest):
             server.swap(files(name, "tls"))
             self.pki.leaf("client", san="URI:spiffe://cluster/trainer")
             client.swap(files("client", "tls"))
-            self.wait_log(a, "TLS files read again", turn)
+            self.wait_log(a, "\"TLS files read again\" use=control", turn)
             self.assertEqual(pki.serial(a.control_port, self.ca), name)
             self.assertFalse(a.call("GET", "/refit")[1]["terminal"], "it was to be in the middle of the refit")
         for rank in ranks:
@@ -345,7 +345,7 @@ class Rotation(SecurityTest):
         self.wait_log(a, "new TLS files are refused, the old ones are in use")
         self.assertEqual(pki.serial(a.control_port, self.ca), "one")
         mount.swap({"tls.crt": self.pki.path("two.pem"), "tls.key": self.pki.path("two.key")})
-        self.wait_log(a, "TLS files read again")
+        self.wait_log(a, "\"TLS files read again\" use=control")
         self.assertEqual(pki.serial(a.control_port, self.ca), "two")
 
 
