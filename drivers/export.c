@@ -16,6 +16,7 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "drivers/tensors.h"
+#include "layouts/dense.h"
 #include "layouts/plan.h"
 #include "memory/ops.h"
 
@@ -91,7 +92,7 @@ static enum refit_status describe(struct writing *w, struct refit_error *err)
     if (status == REFIT_OK)
         status = refit_tensors_header(&w->tensors, &w->header, err);
     if (status == REFIT_OK)
-        status = refit_tensors_layout(&w->tensors, &w->dense, err);
+        status = refit_layout_dense(w->copy->layout, &w->dense, err);
     if (status == REFIT_OK)
         status = refit_plan_build(w->copy->layout, w->dense, scope, &w->from, err);
     scope.side = REFIT_DESTINATION;

@@ -28,8 +28,9 @@ static enum refit_status pause(const struct refit_driver_link *link, bool keep, 
 {
     /* in_place leaves requests and their KV where they are; retract puts them back into the queue, to be computed
      * anew. */
-    return refit_driver_post(&link->url, "/pause_generation", json_pack("{s:s}", "mode", keep ? "in_place" : "retract"),
-                             refit_driver_call_deadline(link), NULL, err);
+    return refit_driver_post_json(&link->url, "/pause_generation",
+                                  json_pack("{s:s}", "mode", keep ? "in_place" : "retract"),
+                                  refit_driver_call_deadline(link), NULL, err);
 }
 
 /* flush_cache is asked for by flush(): after a load it is an assertion there, which takes the scheduler down. */
@@ -40,7 +41,7 @@ static enum refit_status load(const struct refit_driver_link *link, const struct
     json_t *answer = NULL;
     json_t *body = json_pack("{s:s, s:s, s:s, s:b, s:b}", "model_path", order->path, "load_format", "auto",
                              "weight_version", order->version, "flush_cache", 0, "abort_all_requests", 0);
-    enum refit_status status = refit_driver_post(&link->url, path, body, deadline, &answer, err);
+    enum refit_status status = refit_driver_post_json(&link->url, path, body, deadline, &answer, err);
     if (status == REFIT_OK)
         status = refit_driver_check_success(answer, path, err);
     json_decref(answer);
@@ -54,8 +55,8 @@ static enum refit_status flush(const struct refit_driver_link *link, struct refi
 
 static enum refit_status resume(const struct refit_driver_link *link, struct refit_error *err)
 {
-    return refit_driver_post(&link->url, "/continue_generation", json_object(), refit_driver_call_deadline(link), NULL,
-                             err);
+    return refit_driver_post_json(&link->url, "/continue_generation", json_object(),
+                                  refit_driver_call_deadline(link), NULL, err);
 }
 
 const struct refit_driver_engine refit_driver_sglang = {

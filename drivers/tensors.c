@@ -97,22 +97,3 @@ enum refit_status refit_tensors_header(const struct refit_tensors *tensors, stru
                                     padded)
                        : REFIT_OK;
 }
-
-enum refit_status refit_tensors_layout(const struct refit_tensors *tensors, struct refit_layout **out,
-                                       struct refit_error *err)
-{
-    json_t *entries = json_array();
-    for (uint32_t id = 0; entries && id < tensors->count; id++) {
-        struct refit_tensor tensor;
-        refit_layout_tensor(tensors->layout, id, &tensor);
-        json_t *entry = json_pack("{s:s, s:s, s:o, s:s}", "tensor", tensor.name, "dtype",
-                                  refit_dtype_name(tensor.dtype), "shape", shape_of(&tensor), "mesh", "m");
-        json_array_append_new(entries, entry);
-    }
-    json_t *document = json_pack("{s:s, s:i, s:{s:{s:[s], s:[i]}}, s:o}", "format", "refit-layout/1", "ranks", 1,
-                                 "meshes", "m", "axes", "x", "shape", 1, "entries", entries);
-    enum refit_status status = document ? refit_layout_from_json(document, "weights for the engine", out, err)
-                                        : refit_fail_alloc(err, "a layout", tensors->count * 128ull);
-    json_decref(document);
-    return status;
-}

@@ -27,8 +27,5 @@ void refit_tensors_release(struct refit_tensors *tensors);
 /* The 8 bytes of length and the JSON, padded with spaces to a multiple of 8. */
 REFIT_MUST_CHECK enum refit_status refit_tensors_header(const struct refit_tensors *tensors, struct refit_buf *out,
                                                         struct refit_error *err);
-/* One rank, one dense buffer a tensor, named after it. *out is new. */
-REFIT_MUST_CHECK enum refit_status refit_tensors_layout(const struct refit_tensors *tensors, struct refit_layout **out,
-                                                        struct refit_error *err);
 
 #endif

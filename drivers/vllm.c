@@ -41,11 +41,12 @@ static enum refit_status load_by_rpc(const struct refit_driver_link *link, const
 {
     json_t *call = json_pack("{s:s, s:{s:s, s:b}}", "method", "reload_weights", "kwargs", "weights_path", order->path,
                              "is_checkpoint_format", 1);
-    enum refit_status status = refit_driver_post(&link->url, "/collective_rpc", call, deadline, NULL, err);
+    enum refit_status status = refit_driver_post_json(&link->url, "/collective_rpc", call, deadline, NULL, err);
     if (status != REFIT_OK)
         return status;
-    return refit_driver_post(&link->url, "/update_weight_version", json_pack("{s:s}", "new_version", order->version),
-                             refit_driver_call_deadline(link), NULL, err);
+    return refit_driver_post_json(&link->url, "/update_weight_version",
+                                  json_pack("{s:s}", "new_version", order->version), refit_driver_call_deadline(link),
+                                  NULL, err);
 }
 
 static enum refit_status load_by_transfer(const struct refit_driver_link *link, const struct refit_driver_order *order,
@@ -54,17 +55,16 @@ static enum refit_status load_by_transfer(const struct refit_driver_link *link, 
     enum refit_status status =
         refit_driver_post(&link->url, "/start_weight_update", NULL, refit_driver_call_deadline(link), NULL, err);
     if (status == REFIT_OK)
-        status = refit_driver_post(&link->url, "/update_weights",
-                                   json_pack("{s:{s:s}}", "update_info", "path", order->path), deadline, NULL, err);
+        status = refit_driver_post_json(&link->url, "/update_weights",
+                                        json_pack("{s:{s:s}}", "update_info", "path", order->path), deadline, NULL, err);
     if (status == REFIT_OK) /* what a loader put off, such as quantising, is done here: it gets the same time */
-        status = refit_driver_post(&link->url, "/finish_weight_update",
-                                   json_pack("{s:s}", "weight_version", order->version), deadline, NULL, err);
+        status = refit_driver_post_json(&link->url, "/finish_weight_update",
+                                        json_pack("{s:s}", "weight_version", order->version), deadline, NULL, err);
     /* An update that was begun and not finished would refuse the next one. This ends it, whatever is answered; it may
      * be that there is none. */
     if (status != REFIT_OK)
-        (void)!refit_driver_post(&link->url, "/finish_weight_update", json_object(), refit_driver_call_deadline(link),
-                                 NULL,
-                                 NULL);
+        (void)!refit_driver_post_json(&link->url, "/finish_weight_update", json_object(),
+                                      refit_driver_call_deadline(link), NULL, NULL);
     return status;
 }
 

@@ -12,9 +12,13 @@ enum refit_status refit_dial_init(struct refit_dial *dial, struct refit_error *e
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     int errnum = pthread_cond_init(&dial->changed, &attr);
     pthread_condattr_destroy(&attr);
+    if (errnum)
+        return refit_fail_errno(err, errnum, "the condition of a dialled connection");
+    errnum = pthread_mutex_init(&dial->lock, NULL);
     if (errnum == 0)
-        errnum = pthread_mutex_init(&dial->lock, NULL);
-    return errnum == 0 ? REFIT_OK : refit_fail_errno(err, errnum, "the lock of a dialled connection");
+        return REFIT_OK;
+    pthread_cond_destroy(&dial->changed);
+    return refit_fail_errno(err, errnum, "the lock of a dialled connection");
 }
 
 void refit_dial_release(struct refit_dial *dial)

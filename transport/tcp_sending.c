@@ -14,7 +14,10 @@ static enum refit_status send_batch(struct refit_serving *serving, const struct 
 /* Under a rate limit the bytes are the signs of life, so pieces are what half of REFIT_ALIVE_MS allows. */
 static uint32_t piece_bytes(uint64_t rate)
 {
-    uint64_t allowed = rate ? rate * (REFIT_ALIVE_MS / 2) / 1000 : PIECE_BYTES;
+    uint64_t allowed;
+    if (rate == 0 || __builtin_mul_overflow(rate, REFIT_ALIVE_MS / 2, &allowed))
+        return PIECE_BYTES;
+    allowed /= 1000;
     return allowed < PIECE_BYTES_MIN ? PIECE_BYTES_MIN : allowed > PIECE_BYTES ? PIECE_BYTES : (uint32_t)allowed;
 }
 

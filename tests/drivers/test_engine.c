@@ -88,6 +88,20 @@ static void long_words_are_cut_between_characters(void **state)
     }
 }
 
+/* Nobody listens there: a call that went out without its body would end as REFIT_PEER. */
+static void a_body_that_can_not_be_made_is_not_sent_as_none(void **state)
+{
+    const struct refit_driver_engine *const engines[] = {&refit_driver_vllm, &refit_driver_sglang};
+    const struct refit_driver_order order = {.path = "/dev/shm/\xff", .version = "7"};
+    for (size_t i = 0; i < sizeof engines / sizeof *engines; i++) {
+        struct refit_driver_link link = {.call_ms = 1000};
+        struct refit_error error;
+        assert_int_equal(refit_http_url_parse("http://127.0.0.1:1", &link.url, &error), REFIT_OK);
+        assert_int_equal(engines[i]->load(&link, &order, refit_deadline_in_ms(1000), &error), REFIT_INVALID);
+        assert_non_null(strstr(error.text, "UTF-8"));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -95,6 +109,7 @@ int main(void)
         cmocka_unit_test(versions_of_engines_are_bounded_texts),
         cmocka_unit_test(success_that_is_false_is_a_failure),
         cmocka_unit_test(long_words_are_cut_between_characters),
+        cmocka_unit_test(a_body_that_can_not_be_made_is_not_sent_as_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
