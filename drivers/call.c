@@ -78,8 +78,8 @@ enum refit_status refit_driver_post_json(const struct refit_http_url *url, const
         return refit_driver_post(url, path, body, deadline, answer, err);
     if (answer)
         *answer = NULL;
-    return refit_fail(err, REFIT_INVALID, "engine: the body of %s can't be made: a path or label in it is not UTF-8, or "
-                      "memory is short", path);
+    return refit_fail(err, REFIT_INVALID, "engine: the body of %s can't be made: a path or label in it is not UTF-8, "
+                      "or memory is short", path);
 }
 
 enum refit_status refit_driver_get(const struct refit_http_url *url, const char *path, struct refit_deadline deadline,

@@ -15,9 +15,9 @@ REFIT_MUST_CHECK enum refit_status refit_driver_post(const struct refit_http_url
                                                      struct refit_deadline deadline, json_t **answer,
                                                      struct refit_error *err);
 /* The same with a body that there must be: NULL is what json_pack() came to, an error. */
-REFIT_MUST_CHECK enum refit_status refit_driver_post_json(const struct refit_http_url *url, const char *path, json_t *body,
-                                                          struct refit_deadline deadline, json_t **answer,
-                                                          struct refit_error *err);
+REFIT_MUST_CHECK enum refit_status refit_driver_post_json(const struct refit_http_url *url, const char *path,
+                                                          json_t *body, struct refit_deadline deadline,
+                                                          json_t **answer, struct refit_error *err);
 REFIT_MUST_CHECK enum refit_status refit_driver_get(const struct refit_http_url *url, const char *path,
                                                     struct refit_deadline deadline, json_t **answer,
                                                     struct refit_error *err);

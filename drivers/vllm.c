@@ -56,7 +56,8 @@ static enum refit_status load_by_transfer(const struct refit_driver_link *link, 
         refit_driver_post(&link->url, "/start_weight_update", NULL, refit_driver_call_deadline(link), NULL, err);
     if (status == REFIT_OK)
         status = refit_driver_post_json(&link->url, "/update_weights",
-                                        json_pack("{s:{s:s}}", "update_info", "path", order->path), deadline, NULL, err);
+                                        json_pack("{s:{s:s}}", "update_info", "path", order->path), deadline, NULL,
+                                        err);
     if (status == REFIT_OK) /* what a loader put off, such as quantising, is done here: it gets the same time */
         status = refit_driver_post_json(&link->url, "/finish_weight_update",
                                         json_pack("{s:s}", "weight_version", order->version), deadline, NULL, err);

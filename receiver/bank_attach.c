@@ -161,8 +161,9 @@ static enum refit_status check_pages(struct refit_bank *bank, uint32_t rank, str
 static void log_attached(const struct refit_bank *bank, const struct refit_reader *reader, const char *how)
 {
     refit_log_event(REFIT_LOG_INFO, "engine attached",
-                    refit_log_u64("rank", refit_bank_rank_number(bank, reader->rank)), refit_log_i64("pid", reader->pid),
-                    refit_log_text("label", reader->label), refit_log_text("how", how));
+                    refit_log_u64("rank", refit_bank_rank_number(bank, reader->rank)),
+                    refit_log_i64("pid", reader->pid), refit_log_text("label", reader->label),
+                    refit_log_text("how", how));
 }
 
 /* The process kept its page and lost only the connection. */

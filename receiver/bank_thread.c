@@ -125,7 +125,8 @@ static void sweep_clients(struct refit_bank *bank)
 static void log_gone(const struct refit_bank *bank, const struct refit_reader *reader, bool died)
 {
     const struct refit_log_field rank = refit_log_u64("rank", refit_bank_rank_number(bank, reader->rank));
-    const struct refit_log_field pid = refit_log_i64("pid", reader->pid), label = refit_log_text("label", reader->label);
+    const struct refit_log_field pid = refit_log_i64("pid", reader->pid);
+    const struct refit_log_field label = refit_log_text("label", reader->label);
     if (died)
         refit_log_event(REFIT_LOG_INFO, "engine died", rank, pid, label);
     else
@@ -150,8 +151,8 @@ static void drop_reader(struct refit_bank *bank, struct refit_reader *reader, bo
 static void disconnect(struct refit_bank *bank, struct refit_reader *reader, const char *reason)
 {
     refit_log_event(REFIT_LOG_WARN, "engine disconnected",
-                    refit_log_u64("rank", refit_bank_rank_number(bank, reader->rank)), refit_log_i64("pid", reader->pid),
-                    refit_log_text("reason", reason));
+                    refit_log_u64("rank", refit_bank_rank_number(bank, reader->rank)),
+                    refit_log_i64("pid", reader->pid), refit_log_text("reason", reason));
     if (reader->pidfd < 0) {
         drop_reader(bank, reader, true);
         return;

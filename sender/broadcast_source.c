@@ -246,7 +246,8 @@ void refit_broadcast_call_rest(struct refit_broadcast *broadcast, uint32_t numbe
     for (; wanted && number < broadcast->buckets.count && err.status == REFIT_OK; number++)
         err.status = call_for_bucket(broadcast, number, &err);
     if (err.status != REFIT_OK)
-        refit_log_event(REFIT_LOG_WARN, "a bucket was not called for, nobody was left to be sent it", REFIT_LOG_CAUSE(&err));
+        refit_log_event(REFIT_LOG_WARN, "a bucket was not called for, nobody was left to be sent it",
+                        REFIT_LOG_CAUSE(&err));
 }
 
 /* --- either ------------------------------------------------------------------------------------------------------- */

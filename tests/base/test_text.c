@@ -61,8 +61,8 @@ static void a_duration_is_digits_and_a_unit(void **state)
         int64_t ms;
     } good[] = {{"500ms", 500}, {"30s", 30000}, {"10m", 600000}, {"2h", 7200000}, {"0", 0}, {"0s", 0}, {"007s", 7000},
                 {"9223372036854775807ms", INT64_MAX}};
-    static const char *const bad[] = {"",   " 1s",  "1 s", "1s ",  "+1s", "-1s", "s",     "1.5s", "1S",
-                                      "1d", "0x1s", "1\ns", "1sm", "1ss", "9223372036854775808ms", "9223372036854775807s"};
+    static const char *const bad[] = {"", " 1s", "1 s", "1s ", "+1s", "-1s", "s", "1.5s", "1S", "1d", "0x1s", "1\ns",
+                                      "1sm", "1ss", "9223372036854775808ms", "9223372036854775807s"};
     int64_t ms;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         ms = -1;
