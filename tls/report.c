@@ -32,10 +32,21 @@ static int on_verify(int good, X509_STORE_CTX *store)
     return 0;
 }
 
+/* Since OpenSSL 3.2 the last word on a bad record is a general one, and the cause is the first. */
+static unsigned long cause(void)
+{
+    unsigned long last = ERR_peek_last_error();
+#ifdef SSL_R_RECORD_LAYER_FAILURE
+    if (ERR_GET_LIB(last) == ERR_LIB_SSL && ERR_GET_REASON(last) == SSL_R_RECORD_LAYER_FAILURE)
+        return ERR_peek_error();
+#endif
+    return last;
+}
+
 /* A connection that was cut says nothing about TLS. */
 void refit_tls_report_take(struct refit_tls_report *report)
 {
-    unsigned long code = ERR_peek_last_error();
+    unsigned long code = cause();
     bool cut = ERR_GET_LIB(code) == ERR_LIB_SSL && ERR_GET_REASON(code) == SSL_R_UNEXPECTED_EOF_WHILE_READING;
     if (!report->reason && !cut)
         report->reason = code;
