@@ -87,7 +87,13 @@ class Sockets(SystemTest):
     def test_several_replicas_of_other_shapes_get_their_own_bytes_and_no_more(self):
         if self.inside():
             replicas = [self.replica(f"r{tp}", engine_layout(tp, scale=8)) for tp in (1, 2, 4)]
-            self.check_exact(*self.carried(replicas, "tcp"), len(replicas))
+            self.check_exact(*self.carried(replicas, "tcp", "strategy=direct"), len(replicas))
+
+    def test_siblings_on_one_host_get_from_each_other_what_crossed_once(self):
+        if self.inside():
+            replicas = [self.replica(f"r{tp}", engine_layout(tp, scale=8)) for tp in (1, 2, 4)]
+            carried, needed = self.carried(replicas, "tcp")
+            self.check_exact(carried, needed // len(replicas), len(replicas))
 
     def test_a_broadcast_costs_the_model_once_to_gather_and_once_for_each_member(self):
         if self.inside():
