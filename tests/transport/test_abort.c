@@ -22,7 +22,7 @@
 #include "tests/transport/relay.h"
 #include "tests/transport/remote.h"
 
-#define SLOW_BYTES_PER_S (192u << 10) /* a batch takes more than a second */
+#define SLOW_BYTES_PER_S (48u << 10) /* a batch takes more than a second */
 
 /* ---- the receiver's side ---- */
 
@@ -80,7 +80,7 @@ static void until_under_way(struct side *side)
     do {
         assert_int_equal(refit_inbox_take(side->world.inbox, &done, 1, refit_deadline_in_ms(1)), 0);
         side->transport->stats(side->receiver, &stats);
-    } while (stats.wire_bytes < 60000);
+    } while (stats.wire_bytes < 15000);
 }
 
 static struct refit_endpoint *hold(struct side *side)
