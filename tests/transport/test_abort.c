@@ -242,7 +242,7 @@ static size_t do_damage(void *ctx, uint64_t before, uint8_t *data, size_t len)
 static void a_bit_that_flips_under_way_is_seen_and_the_batch_asked_again(void **state)
 {
     struct side side;
-    struct damage damage = {.at = 100000, .left = 1};
+    struct damage damage = {.at = 30000, .left = 1};
     uint64_t up, down;
     world_open(&side.world, world_rows_source, world_rows_destination, WORLD_HEAP);
     side_open(&side, &refit_transport_tcp, 0);
@@ -262,7 +262,7 @@ static void a_bit_that_flips_under_way_is_seen_and_the_batch_asked_again(void **
 static void a_trainer_that_writes_between_two_tries_makes_the_tallies_differ(void **state)
 {
     struct side side;
-    struct damage damage = {.at = 100000, .left = 1};
+    struct damage damage = {.at = 30000, .left = 1};
     uint64_t up, down;
     world_open(&side.world, world_rows_source, world_rows_destination, WORLD_HEAP);
     side_open(&side, &refit_transport_tcp, 0);
@@ -286,7 +286,7 @@ static void a_cut_connection_is_made_again_by_the_same_holder_and_tallies_agree(
 {
     struct side side;
     struct refit_error err;
-    struct damage damage = {.at = 400000, .cut = true, .left = 1};
+    struct damage damage = {.at = 100000, .cut = true, .left = 1};
     uint64_t up, down;
     world_open(&side.world, world_rows_source, world_rows_destination, WORLD_HEAP);
     side_open(&side, &refit_transport_tcp, 0);
