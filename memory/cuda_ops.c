@@ -65,6 +65,17 @@ static bool is_dense(const struct refit_rows *rows)
     return rows->count == 1 || rows->stride == (int64_t)rows->run_bytes;
 }
 
+/* Pinned memory for the rows, and a place for their digest. */
+static enum refit_status begin_part(struct refit_cuda_batch *batch, const struct refit_rows *rows,
+                                    struct refit_digest *digest, uint8_t **staged, CUdeviceptr *sum,
+                                    struct refit_error *err)
+{
+    enum refit_status status = refit_cuda_batch_make_room(batch, refit_rows_bytes(rows), err);
+    if (status == REFIT_OK)
+        status = refit_cuda_batch_stage(batch, refit_rows_bytes(rows), staged, err);
+    return status == REFIT_OK ? refit_cuda_batch_sum(batch, digest, sum, err) : status;
+}
+
 /* From dense pinned memory: copy engines where the slot is dense, too; else a kernel that scatters. */
 static enum refit_status store_part(struct refit_cuda_batch *batch, CUdeviceptr to, const struct refit_rows *rows,
                                     const uint8_t *src, int64_t src_stride, struct refit_digest *digest,
@@ -73,11 +84,7 @@ static enum refit_status store_part(struct refit_cuda_batch *batch, CUdeviceptr 
     const struct refit_cuda_device *device = batch->device;
     uint8_t *staged = NULL;
     CUdeviceptr sum = 0;
-    enum refit_status status = refit_cuda_batch_make_room(batch, refit_rows_bytes(rows), err);
-    if (status == REFIT_OK)
-        status = refit_cuda_batch_stage(batch, refit_rows_bytes(rows), &staged, err);
-    if (status == REFIT_OK)
-        status = refit_cuda_batch_sum(batch, digest, &sum, err);
+    enum refit_status status = begin_part(batch, rows, digest, &staged, &sum, err);
     if (status != REFIT_OK)
         return status;
     refit_host_move(staged, (int64_t)rows->run_bytes, src, src_stride, rows, REFIT_STORE_CACHED, NULL);
@@ -95,11 +102,7 @@ static enum refit_status load_part(struct refit_cuda_batch *batch, CUdeviceptr f
     const struct refit_cuda_device *device = batch->device;
     uint8_t *staged = NULL;
     CUdeviceptr sum = 0;
-    enum refit_status status = refit_cuda_batch_make_room(batch, refit_rows_bytes(rows), err);
-    if (status == REFIT_OK)
-        status = refit_cuda_batch_stage(batch, refit_rows_bytes(rows), &staged, err);
-    if (status == REFIT_OK)
-        status = refit_cuda_batch_sum(batch, digest, &sum, err);
+    enum refit_status status = begin_part(batch, rows, digest, &staged, &sum, err);
     if (status != REFIT_OK)
         return status;
     if (is_dense(rows)) {

@@ -270,14 +270,21 @@ int refit_http_head_parse(const char *data, size_t len, struct refit_http_head *
     return check_framing(&seen, why);
 }
 
+/* Up to `separator`, or all that is left; true while there is more behind it. */
+static bool next_part(struct slice *rest, char separator, struct slice *part)
+{
+    bool more = take_until(rest, separator, part);
+    if (!more)
+        *part = *rest;
+    return more;
+}
+
 bool refit_http_query_u64(const char *query, const char *key, uint64_t max, uint64_t *out)
 {
     struct slice rest = {query, strlen(query)}, pair, name;
     bool more = rest.len > 0;
     while (more) {
-        more = take_until(&rest, '&', &pair);
-        if (!more)
-            pair = rest;
+        more = next_part(&rest, '&', &pair);
         if (take_until(&pair, '=', &name) && is(name, key))
             return decimal(pair, max, out);
     }
@@ -289,11 +296,8 @@ bool refit_http_query_has(const char *query, const char *key)
     struct slice rest = {query, strlen(query)}, pair, name;
     bool more = rest.len > 0;
     while (more) {
-        more = take_until(&rest, '&', &pair);
-        if (!more)
-            pair = rest;
-        if (!take_until(&pair, '=', &name))
-            name = pair;
+        more = next_part(&rest, '&', &pair);
+        next_part(&pair, '=', &name);
         if (is(name, key))
             return true;
     }
@@ -306,8 +310,8 @@ static bool is_excluded(struct slice parameters)
     struct slice one;
     bool more = true;
     while (more) {
-        more = take_until(&parameters, ';', &one);
-        one = trimmed(more ? one : parameters);
+        more = next_part(&parameters, ';', &one);
+        one = trimmed(one);
         if (one.len >= 3 && strncasecmp(one.at, "q=0", 3) == 0 && strspn(one.at + 3, ".0") >= one.len - 3)
             return true;
     }
@@ -319,12 +323,8 @@ bool refit_http_accepts(const char *accept, const char *type)
     struct slice rest = {accept, strlen(accept)}, range, name;
     bool more = rest.len > 0;
     while (more) {
-        more = take_until(&rest, ',', &range);
-        if (!more)
-            range = rest;
-        bool has_parameters = take_until(&range, ';', &name);
-        if (!has_parameters)
-            name = range;
+        more = next_part(&rest, ',', &range);
+        bool has_parameters = next_part(&range, ';', &name);
         if (is(trimmed(name), type))
             return !has_parameters || !is_excluded(range);
     }
