@@ -204,7 +204,8 @@ class Exec(Case):
         process = self.start_exec("sh", "-c", 'grep -E "^Sig(Blk|Ign)" /proc/self/status >> "$STORY"; echo "notify=$NOTIFY_SOCKET" >> "$STORY"')
         self.assertEqual(process.wait(WAIT_S), 0)
         masks = dict(line.split(":\t") for line in self.lines() if line.startswith("Sig"))
-        self.assertEqual({key: int(value, 16) for key, value in masks.items()}, {"SigBlk": 0, "SigIgn": 0})
+        # 32 and 33 are the C library's own: sigaction refuses them, so that a parent that ignores them is inherited from for good.
+        self.assertEqual({key: int(value, 16) & ~(3 << 31) for key, value in masks.items()}, {"SigBlk": 0, "SigIgn": 0})
         self.assertIn("notify=", self.lines())
 
     def test_slots_are_sealed_unless_told_otherwise(self):
