@@ -9,8 +9,8 @@ help: ## this list
 setup: ## install the packages that are missing (says which, first)
 	@scripts/setup.sh build
 
-gpu-tools: ## CUDA's headers and compiler into build/tools/gpu, where no toolkit is installed
-	@command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || { scripts/setup.sh gpu && scripts/gpu-tools.sh build/tools/gpu; }
+gpu-tools: ## CUDA's headers and compiler, and NCCL, into build/tools/gpu, where they are not installed
+	@! scripts/gpu-tools.sh --needed || { scripts/setup.sh gpu && scripts/gpu-tools.sh build/tools/gpu; }
 
 build: setup ## build everything (build/dev)
 	@mkdir -p $(BUILD) && cmake --preset dev >$(BUILD)/configure.log 2>&1 || { cat $(BUILD)/configure.log; exit 1; }
