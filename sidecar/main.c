@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "memory/cuda.h"
 #include "sidecar/sidecar.h"
+#include "transport/nccl_version.h"
 
 /* A plan's arrays grow to tens of MiB and go again. As mappings of their own they move without a copy and are given
  * back whole; left to itself, glibc keeps such blocks in its heaps after the first ones were freed. */
@@ -23,9 +24,10 @@ static void give_memory_back(void)
 /* With what was found on this machine, for it decides where slots can be. */
 static void print_version(void)
 {
-    char cuda[REFIT_CUDA_DESCRIPTION_MAX];
+    char cuda[REFIT_CUDA_DESCRIPTION_MAX], nccl[REFIT_NCCL_DESCRIPTION_MAX];
     refit_cuda_describe(cuda, sizeof cuda);
-    printf("refitd %s\ncuda: %s\n", REFIT_VERSION, cuda);
+    refit_nccl_describe(nccl, sizeof nccl);
+    printf("refitd %s\ncuda: %s\nnccl: %s\n", REFIT_VERSION, cuda, nccl);
 }
 
 /* Whoever starts us with standard error closed must not get log lines written into a socket that took its number. */

@@ -21,6 +21,11 @@ void standin_need_context(const char *call);
 void standin_touch(const char *call, uint64_t address, uint64_t bytes, bool writing);
 bool standin_is_known(uint64_t address);
 
+/* For look-alikes of libraries that queue work of their own. Both die unless the stream is live; neither needs a
+ * context. `work(context)` runs in its turn, in the stream's thread. */
+void standin_need_stream(const char *call, CUstream stream);
+void standin_enqueue(const char *call, CUstream stream, void (*work)(void *), void *context);
+
 #define ENTER_FAILS(error)        \
     if (standin_enter(__func__))  \
     return error

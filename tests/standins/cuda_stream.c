@@ -17,7 +17,7 @@ struct event {
 
 struct item {
     struct item *next;
-    enum { COPY, SET, KERNEL, EVENT } what;
+    enum { COPY, SET, KERNEL, EVENT, HOST } what;
     const char *call;
     uint64_t dst, src, bytes;
     uint8_t value;
@@ -25,6 +25,8 @@ struct item {
     struct refit_cuda_move move;
     uint64_t threads;
     struct event *event;
+    void (*host)(void *);
+    void *context;
 };
 
 struct stream {
@@ -88,6 +90,8 @@ static void perform(struct item *item)
         memset((void *)(uintptr_t)item->dst, item->value, item->bytes);
     } else if (item->what == KERNEL) {
         run_kernel(item);
+    } else if (item->what == HOST) {
+        item->host(item->context);
     } else {
         atomic_fetch_sub(&item->event->queued, 1);
     }
@@ -121,13 +125,18 @@ static void *work(void *context)
     return NULL;
 }
 
-static struct stream *stream_of(const char *call, CUstream handle)
+static struct stream *live_stream(const char *call, CUstream handle)
 {
     struct stream *stream = (struct stream *)(void *)handle;
-    standin_need_context(call);
     if (!stream || stream->magic != STREAM_MAGIC)
         standin_die(call, "not a live stream (the default stream waits for all others)");
     return stream;
+}
+
+static struct stream *stream_of(const char *call, CUstream handle)
+{
+    standin_need_context(call);
+    return live_stream(call, handle);
 }
 
 static struct event *event_of(const char *call, CUevent handle)
@@ -139,9 +148,8 @@ static struct event *event_of(const char *call, CUevent handle)
     return event;
 }
 
-static CUresult enqueue(const char *call, CUstream handle, struct item item)
+static CUresult enqueue_on(const char *call, struct stream *stream, struct item item)
 {
-    struct stream *stream = stream_of(call, handle);
     struct item *queued = malloc(sizeof *queued);
     if (!queued)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -154,6 +162,23 @@ static CUresult enqueue(const char *call, CUstream handle, struct item item)
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
+}
+
+static CUresult enqueue(const char *call, CUstream handle, struct item item)
+{
+    return enqueue_on(call, stream_of(call, handle), item);
+}
+
+void standin_need_stream(const char *call, CUstream stream)
+{
+    live_stream(call, stream);
+}
+
+void standin_enqueue(const char *call, CUstream stream, void (*host)(void *), void *context)
+{
+    struct item item = {.what = HOST, .host = host, .context = context};
+    if (enqueue_on(call, live_stream(call, stream), item) != CUDA_SUCCESS)
+        standin_die(call, "no memory");
 }
 
 CUresult cuStreamCreate(CUstream *out, unsigned int flags)
