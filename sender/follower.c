@@ -169,18 +169,23 @@ static void set_drained(struct refit_replica *replica)
     pthread_mutex_unlock(&replica->lead->lock);
 }
 
-static void stop_ranks(struct refit_replica *replica)
+static void tell_ranks(struct refit_replica *replica, enum refit_message message)
 {
     struct refit_error err;
     uint32_t number = replica->number;
-    if (replica->lead->broadcast)
-        refit_broadcast_leave(replica);
     if (!replica->posted || replica->lead->broadcast)
         return;
-    if (refit_ranks_broadcast(replica->lead->ranks, REFIT_MESSAGE_STOP, &number, sizeof number,
-                              refit_deadline_in_ms(LETTING_GO_MS), &err) != REFIT_OK)
-        refit_log_event(REFIT_LOG_WARN, "a rank was not told to stop serving", refit_log_text("replica", replica->control.url.text),
-                        REFIT_LOG_CAUSE(&err));
+    if (refit_ranks_broadcast(replica->lead->ranks, message, &number, sizeof number, refit_deadline_in_ms(LETTING_GO_MS),
+                              &err) != REFIT_OK)
+        refit_log_event(REFIT_LOG_WARN, "a rank was not told to stop serving",
+                        refit_log_text("replica", replica->control.url.text), REFIT_LOG_CAUSE(&err));
+}
+
+static void stop_ranks(struct refit_replica *replica)
+{
+    if (replica->lead->broadcast)
+        refit_broadcast_leave(replica);
+    tell_ranks(replica, REFIT_MESSAGE_STOP);
 }
 
 /* ---- watching ---- */
@@ -335,6 +340,7 @@ static void take_supply(struct refit_replica *replica)
 static enum refit_status sum_up(struct refit_replica *replica, struct refit_error *err)
 {
     struct refit_error of_rank;
+    tell_ranks(replica, REFIT_MESSAGE_STAGED);
     if (!wait_served(replica, replica->lead->barrier))
         return refit_lead_given_up(replica->lead, err)
                    ? err->status

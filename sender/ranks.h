@@ -37,8 +37,9 @@ enum refit_message {
     REFIT_MESSAGE_REPORT,     /* lead: JSON (report.h) */
     REFIT_MESSAGE_SERVE = 32, /* lead: JSON (serve.h) */
     REFIT_MESSAGE_LAYOUT,     /* lead: text of a destination layout that SERVE will name */
-    REFIT_MESSAGE_STOP,       /* lead: u32 replica */
+    REFIT_MESSAGE_STOP,       /* lead: u32 replica; what is under way ends at once */
     REFIT_MESSAGE_SERVED,     /* rank: binary (served.h) */
+    REFIT_MESSAGE_STAGED,     /* lead: u32 replica, which has all its bytes; who still dials it need not */
 };
 
 struct refit_ranks;

@@ -38,6 +38,7 @@ struct service {
     struct refit_deadline deadline;
     struct refit_endpoint *endpoint; /* under the server's lock, for stopping */
     bool stopped;
+    bool staged; /* the replica has all its bytes */
 };
 
 struct refit_server {
@@ -46,7 +47,7 @@ struct refit_server {
     struct refit_plan_cache *plans;
     struct refit_arena *arena;
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* a service has ended, or was stopped */
+    pthread_cond_t changed; /* a service has ended, or what holds of one is another */
     struct service *services; /* running */
     bool serving, ended;
 };
@@ -169,22 +170,22 @@ static void close_endpoint(struct service *service, struct refit_endpoint *endpo
     service->transport->close(endpoint);
 }
 
-/* False: it is stopped, or its time is over. */
+/* False: it is stopped, its time is over, or nobody waits for it any more. */
 static bool pause_service(const struct service *service)
 {
     struct refit_server *server = service->server;
     struct timespec until = refit_deadline_timespec(refit_deadline_in_ms(DIAL_AGAIN_MS));
     bool late = false;
     pthread_mutex_lock(&server->lock);
-    while (!service->stopped && !late)
+    while (!service->stopped && !service->staged && !late)
         late = pthread_cond_timedwait(&server->changed, &server->lock, &until) != 0;
-    bool stopped = service->stopped;
+    bool over = service->stopped || service->staged;
     pthread_mutex_unlock(&server->lock);
-    return !stopped && !refit_deadline_passed(service->deadline);
+    return !over && !refit_deadline_passed(service->deadline);
 }
 
 /* A receiver that has no slot yet parks a connection for some seconds only, and then answers REFIT_NOT_FOUND; one whose
- * refit has ended does so at once, and the lead will say so. */
+ * refit has ended does so at once, also when it got from other ranks what this one has. The lead says which it is. */
 static enum refit_status connect_endpoint(const struct service *service, struct refit_endpoint *endpoint,
                                           struct refit_error *err)
 {
@@ -465,12 +466,22 @@ static void stop(struct refit_server *server, uint32_t replica)
     pthread_mutex_unlock(&server->lock);
 }
 
-static void on_stop(struct refit_server *server, const void *body, size_t len)
+static void staged(struct refit_server *server, uint32_t replica)
+{
+    pthread_mutex_lock(&server->lock);
+    for (struct service *service = server->services; service; service = service->next)
+        service->staged |= service->served.replica == replica;
+    pthread_cond_broadcast(&server->changed);
+    pthread_mutex_unlock(&server->lock);
+}
+
+static void on_replica(struct refit_server *server, void (*act)(struct refit_server *server, uint32_t replica),
+                       const void *body, size_t len)
 {
     struct refit_cursor cursor = refit_cursor_over(body, len);
     uint32_t replica = refit_cursor_u32(&cursor);
     if (refit_cursor_done(&cursor))
-        stop(server, replica);
+        act(server, replica);
 }
 
 void refit_server_stop_all(struct refit_server *server)
@@ -556,7 +567,8 @@ void refit_server_message(struct refit_server *server, enum refit_message type, 
     switch (type) {
     case REFIT_MESSAGE_SERVE: on_serve(server, body, len); break;
     case REFIT_MESSAGE_LAYOUT: on_layout(server, body, len); break;
-    case REFIT_MESSAGE_STOP: on_stop(server, body, len); break;
+    case REFIT_MESSAGE_STOP: on_replica(server, stop, body, len); break;
+    case REFIT_MESSAGE_STAGED: on_replica(server, staged, body, len); break;
     default: refit_log_event(REFIT_LOG_WARN, "a message of the lead is not known", refit_log_i64("type", (int)type));
     }
 }

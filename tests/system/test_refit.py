@@ -89,6 +89,17 @@ class Refit(SystemTest):
         replica = self.replica("a", engine_layout(1), "--slots", "3", reader_options=["hold=1000"])
         self.refit_all([1, 2, 3], [replica], "deadline=20000")
 
+    def test_ranks_that_a_replica_needs_nothing_of_do_not_hold_it_up(self):
+        """Each byte is on eight ranks and there are few: who dials late finds that the replica has them all."""
+        mesh = {"axes": ["dp", "fsdp"], "shape": [8, 1]}
+        weight = {"tensor": "w", "dtype": "U8", "shape": [4, 2], "mesh": "m"}
+        source = {"format": "refit-layout/1", "ranks": 8, "meshes": {"m": mesh},
+                  "entries": [{**weight, "placements": ["Replicate", "Shard(0)"]}]}
+        engine = {"format": "refit-layout/1", "ranks": 1, "meshes": {"m": {"axes": ["tp"], "shape": [1]}}, "entries": [weight]}
+        replica = self.replica("a", engine)
+        lines = self.publish(source, range(1, 11), [replica], "transport=local")
+        self.assertEqual(len([line for line in lines if line.startswith("ok ")]), 10, lines)
+
     def test_a_trainer_that_writes_during_publish_is_caught(self):
         replica = self.replica("a", engine_layout(2, scale=2), "--rate", "4MiB", reader_options=["trust"])
         self.refit_all([1], [replica], source=source_layout(scale=2))
