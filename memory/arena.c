@@ -26,7 +26,7 @@ enum refit_status refit_arena_create(enum refit_arena_kind kind, uint64_t bytes,
 {
     const struct refit_arena_ops *ops = ops_of_kind(kind);
     if (!ops)
-        return refit_fail(err, REFIT_UNSUPPORTED, "arena: kind %d is not made empty; use host or file memory", (int)kind);
+        return refit_fail(err, REFIT_UNSUPPORTED, "arena: kind %d is not made empty here; use refit_cuda_arena_create", (int)kind);
     return refit_arena_create_kind(kind, ops, bytes, out, err);
 }
 
@@ -41,6 +41,7 @@ enum refit_status refit_arena_create_kind(enum refit_arena_kind kind, const stru
     arena->ops = ops;
     arena->bytes = bytes;
     arena->mapping_fd = -1;
+    arena->ordinal = -1;
     *out = arena;
     return REFIT_OK;
 }
@@ -92,8 +93,8 @@ const struct refit_arena_piece *refit_arena_find(const struct refit_arena *arena
     return offset - piece->offset < piece->bytes ? piece : NULL;
 }
 
-static enum refit_status check_range(const struct refit_arena *arena, uint64_t offset, uint64_t bytes,
-                                     struct refit_error *err)
+enum refit_status refit_arena_check_range(const struct refit_arena *arena, uint64_t offset, uint64_t bytes,
+                                          struct refit_error *err)
 {
     if (offset > arena->bytes || bytes > arena->bytes - offset)
         return refit_fail(err, REFIT_INVALID, "arena: %llu bytes at offset %llu do not lie in a space of %llu bytes",
@@ -157,7 +158,7 @@ enum refit_status refit_arena_bind_host(struct refit_arena *arena, uint64_t offs
 {
     if (arena->kind != REFIT_ARENA_HOST)
         return refit_fail(err, REFIT_INVALID, "arena: host memory bound to an arena of kind %s", arena->ops->name);
-    enum refit_status status = check_range(arena, offset, bytes, err);
+    enum refit_status status = refit_arena_check_range(arena, offset, bytes, err);
     if (status != REFIT_OK)
         return status;
     if (bytes > 0 && (!pointer || (uintptr_t)pointer > UINTPTR_MAX - bytes))
@@ -209,7 +210,7 @@ enum refit_status refit_arena_bind_file(struct refit_arena *arena, uint64_t offs
 {
     if (arena->kind != REFIT_ARENA_FILE)
         return refit_fail(err, REFIT_INVALID, "arena: %s bound to an arena of kind %s", path, arena->ops->name);
-    enum refit_status status = check_range(arena, offset, bytes, err);
+    enum refit_status status = refit_arena_check_range(arena, offset, bytes, err);
     if (status != REFIT_OK)
         return status;
     struct stat st;
@@ -241,6 +242,19 @@ void *refit_arena_host(const struct refit_arena *arena, uint64_t offset, uint64_
     if (!piece || !piece->host || len > piece->bytes - (offset - piece->offset))
         return NULL;
     return piece->host + (offset - piece->offset);
+}
+
+int refit_arena_device(const struct refit_arena *arena)
+{
+    return arena->ordinal;
+}
+
+uint64_t refit_arena_device_address(const struct refit_arena *arena, uint64_t offset, uint64_t len)
+{
+    const struct refit_arena_piece *piece = refit_arena_find(arena, offset);
+    if (!piece || !piece->address || len > piece->bytes - (offset - piece->offset))
+        return 0;
+    return piece->address + (offset - piece->offset);
 }
 
 int refit_arena_piece_fd(const struct refit_arena *arena, const struct refit_arena_piece *piece)

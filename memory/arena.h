@@ -11,7 +11,7 @@
  *   host   mapped bytes: a memfd, or a borrowed  refit_arena_create_slot, refit_arena_open_slot, refit_arena_bind_host
  *          pointer
  *   file   a range of a regular file, pread      refit_arena_bind_file
- *   cuda   device memory (VMM handle)            refit_cuda_slot_create, refit_cuda_slot_open
+ *   cuda   memory of a GPU: a slot, or another's  refit_cuda_slot_create, refit_cuda_slot_open; refit_cuda_bind
  *
  * What an arena can do is a table of operations (struct refit_arena_ops in arena_ops.h) with completions: host and file
  * complete at once, cuda completes by an event. Callers that want to do socket I/O straight on the memory ask
@@ -53,6 +53,10 @@ enum refit_arena_kind refit_arena_kind(const struct refit_arena *arena);
 uint64_t refit_arena_bytes(const struct refit_arena *arena);
 /* The mapped bytes at `offset`, when [offset, offset + len) lies in one host piece; else NULL. */
 void *refit_arena_host(const struct refit_arena *arena, uint64_t offset, uint64_t len);
+/* The number of the GPU that holds the arena, in this process; -1: none does. */
+int refit_arena_device(const struct refit_arena *arena);
+/* The address on that GPU (a CUdeviceptr), when [offset, offset + len) lies in one cuda piece; else 0. */
+uint64_t refit_arena_device_address(const struct refit_arena *arena, uint64_t offset, uint64_t len);
 
 /* The piece that holds `offset`; false when the space is unbound there. */
 struct refit_piece {

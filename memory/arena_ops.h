@@ -21,6 +21,7 @@ struct refit_arena_piece {
     uint64_t offset;
     uint64_t bytes;
     uint8_t *host;      /* NULL unless the memory is mapped */
+    uint64_t address;   /* on a GPU; 0 unless it is there */
     uint64_t fd_offset;
     int fd;             /* of host memory, borrowed; -1 */
     uint32_t file;      /* index in the arena's files; only of kind file */
@@ -57,7 +58,7 @@ struct refit_arena_ops {
     /* Digest in place. */
     enum refit_status (*sum)(const struct refit_arena *arena, const struct refit_rows *rows,
                              struct refit_digest *digest, struct refit_error *err);
-    /* Constant bytes, complete when it returns; NULL: can't be written. */
+    /* Constant bytes; NULL: can't be written. */
     enum refit_status (*fill)(struct refit_arena *arena, const struct refit_rows *rows, uint8_t value,
                               struct refit_error *err);
     /* Ends a batch of the calls above; NULL: they complete before they return. */
@@ -70,9 +71,10 @@ struct refit_arena_ops {
 extern const struct refit_arena_ops refit_arena_ops_host;
 extern const struct refit_arena_ops refit_arena_ops_file;
 
-/* What refit_completion.pending points to. `wait` frees it, whatever it returns. */
+/* What refit_completion.pending points to. `wait` frees it, whatever it returns; `poll` unless it returns REFIT_BUSY. */
 struct refit_pending {
     enum refit_status (*wait)(struct refit_pending *pending, struct refit_deadline deadline, struct refit_error *err);
+    enum refit_status (*poll)(struct refit_pending *pending, struct refit_error *err);
 };
 
 struct refit_arena {
@@ -91,13 +93,17 @@ struct refit_arena {
     size_t mapping_bytes;
     int mapping_fd; /* owned; -1 */
     void *device;   /* owned by a kind with a `release` */
+    int ordinal;    /* of the GPU; -1 */
 };
 
 /* An empty arena of a kind that refit_arena_create does not make. */
 REFIT_MUST_CHECK enum refit_status refit_arena_create_kind(enum refit_arena_kind kind,
                                                            const struct refit_arena_ops *ops, uint64_t bytes,
                                                            struct refit_arena **out, struct refit_error *err);
-/* Adds a piece that overlaps no other and lies in the space. */
+/* [offset, offset + bytes) lies in the space. */
+REFIT_MUST_CHECK enum refit_status refit_arena_check_range(const struct refit_arena *arena, uint64_t offset,
+                                                           uint64_t bytes, struct refit_error *err);
+/* Adds a piece that overlaps no other; the caller has checked its range. */
 REFIT_MUST_CHECK enum refit_status refit_arena_insert(struct refit_arena *arena, struct refit_arena_piece piece,
                                                       struct refit_error *err);
 

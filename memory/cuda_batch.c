@@ -1,31 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Nothing of the caller's is ever named to the device: what it reads and writes is pinned memory of ours, so a wait that
- * gives up at its deadline leaves the caller free to reuse or free its message.
+ * Nothing of the caller's is ever named to the device, unless the caller named it: what it reads and writes is pinned
+ * memory of ours, so a wait that gives up at its deadline leaves the caller free to reuse or free its message.
  */
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "memory/cuda_internal.h"
 #include "memory/host.h"
 
-#define SUMS_BYTES (2 * sizeof(uint64_t) * REFIT_CUDA_DIGESTS)
+#define SUM_BYTES (2 * sizeof(uint64_t))
+#define SUMS_BYTES (SUM_BYTES * REFIT_CUDA_SUMS)
 
 static enum refit_status batch_wait(struct refit_pending *pending, struct refit_deadline deadline,
                                     struct refit_error *err);
+static enum refit_status batch_poll(struct refit_pending *pending, struct refit_error *err);
 
-static void batch_free(struct refit_cuda_batch *batch)
-{
-    const struct refit_cuda_driver *cuda = batch->device->cuda;
-    if (batch->event)
-        (void)cuda->cuEventDestroy(batch->event);
-    if (batch->sums)
-        (void)cuda->cuMemFree(batch->sums);
-    if (batch->sums_pinned)
-        (void)cuda->cuMemFreeHost(batch->sums_pinned);
-    free(batch);
-}
+/* ---- what batches are made of ---- */
 
 static enum refit_status batch_create(struct refit_cuda_device *device, struct refit_cuda_batch **out,
                                       struct refit_error *err)
@@ -33,23 +24,67 @@ static enum refit_status batch_create(struct refit_cuda_device *device, struct r
     struct refit_cuda_batch *batch = calloc(1, sizeof *batch);
     if (!batch)
         return refit_fail_alloc(err, "CUDA batch", sizeof *batch);
-    void *pinned = NULL;
     batch->device = device;
-    batch->pending.wait = batch_wait;
+    batch->pending = (struct refit_pending){.wait = batch_wait, .poll = batch_poll};
     enum refit_status status = CUDA(device->cuda, err, cuEventCreate, &batch->event, CU_EVENT_DISABLE_TIMING);
-    if (status == REFIT_OK)
-        status = CUDA(device->cuda, err, cuMemAlloc, &batch->sums, SUMS_BYTES);
-    if (status == REFIT_OK)
-        status = CUDA(device->cuda, err, cuMemHostAlloc, &pinned, SUMS_BYTES, CU_MEMHOSTALLOC_PORTABLE);
-    batch->sums_pinned = pinned;
     if (status != REFIT_OK) {
-        batch_free(batch);
+        free(batch);
         return status;
     }
     *out = batch;
     return REFIT_OK;
 }
 
+static void sums_free(const struct refit_cuda_device *device, struct refit_cuda_sums *sums)
+{
+    if (sums->device)
+        (void)device->cuda->cuMemFree(sums->device);
+    if (sums->pinned)
+        (void)device->cuda->cuMemFreeHost(sums->pinned);
+    free(sums);
+}
+
+static enum refit_status sums_create(const struct refit_cuda_device *device, struct refit_cuda_sums **out,
+                                     struct refit_error *err)
+{
+    struct refit_cuda_sums *sums = calloc(1, sizeof *sums);
+    void *pinned = NULL;
+    if (!sums)
+        return refit_fail_alloc(err, "CUDA digests", sizeof *sums);
+    enum refit_status status = CUDA(device->cuda, err, cuMemAlloc, &sums->device, SUMS_BYTES);
+    if (status == REFIT_OK)
+        status = CUDA(device->cuda, err, cuMemHostAlloc, &pinned, SUMS_BYTES, CU_MEMHOSTALLOC_PORTABLE);
+    sums->pinned = pinned;
+    if (status != REFIT_OK) {
+        sums_free(device, sums);
+        return status;
+    }
+    *out = sums;
+    return REFIT_OK;
+}
+
+static enum refit_status chunk_create(const struct refit_cuda_device *device, struct refit_cuda_chunk **out,
+                                      struct refit_error *err)
+{
+    struct refit_cuda_chunk *chunk = calloc(1, sizeof *chunk);
+    void *bytes = NULL;
+    if (!chunk)
+        return refit_fail_alloc(err, "CUDA staging", sizeof *chunk);
+    enum refit_status status =
+        CUDA(device->cuda, err, cuMemHostAlloc, &bytes, REFIT_CUDA_CHUNK_BYTES, CU_MEMHOSTALLOC_PORTABLE);
+    if (status != REFIT_OK) {
+        free(chunk);
+        return refit_error_prefix(err, status, "pinned staging of %llu bytes",
+                                  (unsigned long long)REFIT_CUDA_CHUNK_BYTES);
+    }
+    chunk->bytes = bytes;
+    *out = chunk;
+    return REFIT_OK;
+}
+
+/* ---- taking and giving back ---- */
+
+/* Under the device's lock. */
 static void give_back(struct refit_cuda_batch *batch)
 {
     struct refit_cuda_device *device = batch->device;
@@ -59,13 +94,19 @@ static void give_back(struct refit_cuda_batch *batch)
         chunk->next = device->chunks;
         device->chunks = chunk;
     }
-    batch->chunk_count = batch->digest_count = batch->landing_count = 0;
+    while (batch->sums) {
+        struct refit_cuda_sums *sums = batch->sums;
+        batch->sums = sums->next;
+        sums->next = device->sums;
+        device->sums = sums;
+    }
+    batch->chunk_count = batch->landing_count = 0;
     batch->next = device->idle;
     device->idle = batch;
 }
 
 /* Batches whose waiters gave up and which are done since. An error of the device ends them, too. */
-static void reap(struct refit_cuda_device *device)
+static struct refit_cuda_memory *reap_batches(struct refit_cuda_device *device)
 {
     struct refit_cuda_batch **at = &device->late;
     while (*at) {
@@ -77,19 +118,43 @@ static void reap(struct refit_cuda_device *device)
         *at = batch->next;
         give_back(batch);
     }
+    struct refit_cuda_memory *dying = device->late ? NULL : device->dying;
+    if (dying)
+        device->dying = NULL;
+    return dying;
 }
 
-enum refit_status refit_cuda_batch_take(struct refit_cuda_device *device, struct refit_cuda_batch **out,
-                                        struct refit_error *err)
+void refit_cuda_reap(struct refit_cuda_device *device)
 {
     pthread_mutex_lock(&device->lock);
-    reap(device);
-    struct refit_cuda_batch *batch = device->idle;
+    struct refit_cuda_memory *dying = reap_batches(device);
+    pthread_mutex_unlock(&device->lock);
+    while (dying) {
+        struct refit_cuda_memory *memory = dying;
+        dying = memory->next;
+        refit_cuda_memory_free(memory);
+        refit_cuda_device_close(device);
+    }
+}
+
+enum refit_status refit_cuda_batch_take(struct refit_cuda_device *device, CUstream stream,
+                                        struct refit_cuda_batch **out, struct refit_error *err)
+{
+    struct refit_cuda_batch *batch;
+    enum refit_status status = REFIT_OK;
+    refit_cuda_reap(device);
+    pthread_mutex_lock(&device->lock);
+    batch = device->idle;
     if (batch)
         device->idle = batch->next;
     pthread_mutex_unlock(&device->lock);
+    if (!batch)
+        status = batch_create(device, &batch, err);
+    if (status != REFIT_OK || !batch)
+        return status;
+    batch->stream = stream;
     *out = batch;
-    return batch ? REFIT_OK : batch_create(device, out, err);
+    return REFIT_OK;
 }
 
 static void release(struct refit_cuda_batch *batch, bool late)
@@ -105,25 +170,7 @@ static void release(struct refit_cuda_batch *batch, bool late)
     pthread_mutex_unlock(&device->lock);
 }
 
-static struct refit_cuda_chunk *chunk_create(struct refit_cuda_device *device, struct refit_error *err)
-{
-    struct refit_cuda_chunk *chunk = calloc(1, sizeof *chunk);
-    if (!chunk) {
-        (void)refit_fail_alloc(err, "CUDA staging", sizeof *chunk);
-        return NULL;
-    }
-    void *bytes = NULL;
-    enum refit_status status =
-        CUDA(device->cuda, err, cuMemHostAlloc, &bytes, REFIT_CUDA_CHUNK_BYTES, CU_MEMHOSTALLOC_PORTABLE);
-    if (status != REFIT_OK) {
-        free(chunk);
-        (void)refit_error_prefix(err, status, "pinned staging of %llu bytes",
-                                 (unsigned long long)REFIT_CUDA_CHUNK_BYTES);
-        return NULL;
-    }
-    chunk->bytes = bytes;
-    return chunk;
-}
+/* ---- its end ---- */
 
 /* Bytes to where the caller wants them, digests to theirs. */
 static void settle(struct refit_cuda_batch *batch)
@@ -134,27 +181,38 @@ static void settle(struct refit_cuda_batch *batch)
         refit_host_move(landing->dst, landing->dst_stride, landing->from, (int64_t)landing->run_bytes, &rows,
                         REFIT_STORE_CACHED, NULL);
     }
-    for (uint32_t i = 0; i < batch->digest_count; i++) {
-        struct refit_digest part = {{batch->sums_pinned[2 * i], batch->sums_pinned[2 * i + 1]}};
-        refit_digest_merge(batch->digests[i], part);
+    batch->landing_count = 0;
+    for (struct refit_cuda_sums *sums = batch->sums; sums; sums = sums->next) {
+        for (uint32_t i = 0; i < sums->count; i++) {
+            struct refit_digest part = {{sums->pinned[2 * i], sums->pinned[2 * i + 1]}};
+            refit_digest_merge(sums->digests[i], part);
+        }
+        sums->count = 0;
     }
-    batch->landing_count = batch->digest_count = 0;
 }
 
-static enum refit_status fetch_sums(struct refit_cuda_batch *batch, struct refit_error *err)
+static enum refit_status fetch_sums(const struct refit_cuda_batch *batch, struct refit_error *err)
 {
-    if (batch->digest_count == 0)
-        return REFIT_OK;
-    return CUDA(batch->device->cuda, err, cuMemcpyDtoHAsync, batch->sums_pinned, batch->sums,
-                2 * sizeof(uint64_t) * batch->digest_count, batch->device->stream);
+    enum refit_status status = REFIT_OK;
+    for (const struct refit_cuda_sums *sums = batch->sums; sums && status == REFIT_OK; sums = sums->next)
+        if (sums->count > 0)
+            status = CUDA(batch->device->cuda, err, cuMemcpyDtoHAsync, sums->pinned, sums->device,
+                          SUM_BYTES * sums->count, batch->stream);
+    return status;
+}
+
+static enum refit_status mark_end(const struct refit_cuda_batch *batch, struct refit_error *err)
+{
+    enum refit_status status = fetch_sums(batch, err);
+    return status == REFIT_OK ? CUDA(batch->device->cuda, err, cuEventRecord, batch->event, batch->stream) : status;
 }
 
 /* A batch that is larger than its bounds waits for itself, then goes on. */
 static enum refit_status drain(struct refit_cuda_batch *batch, struct refit_error *err)
 {
-    enum refit_status status = fetch_sums(batch, err);
+    enum refit_status status = mark_end(batch, err);
     if (status == REFIT_OK)
-        status = CUDA(batch->device->cuda, err, cuStreamSynchronize, batch->device->stream);
+        status = refit_cuda_wait_event(batch->device, batch->event, refit_memory_patience(), err);
     if (status != REFIT_OK)
         return status;
     settle(batch);
@@ -163,8 +221,55 @@ static enum refit_status drain(struct refit_cuda_batch *batch, struct refit_erro
     return REFIT_OK;
 }
 
-/* An empty chunk, the batch's now; NULL: no memory, which *err says. */
-static struct refit_cuda_chunk *add_chunk(struct refit_cuda_batch *batch, struct refit_error *err)
+/* When the end can't be marked, the stream is waited for here: nothing may still be at work on a batch given back. A
+ * batch of a stream that then does not end is never used again. */
+enum refit_status refit_cuda_batch_seal(struct refit_cuda_batch *batch, struct refit_error *err)
+{
+    enum refit_status status = mark_end(batch, err);
+    if (status != REFIT_OK &&
+        refit_cuda_wait_stream(batch->device, batch->stream, refit_memory_patience(), NULL) != REFIT_TIMEOUT)
+        release(batch, false);
+    return status;
+}
+
+static enum refit_status batch_wait(struct refit_pending *pending, struct refit_deadline deadline,
+                                    struct refit_error *err)
+{
+    struct refit_cuda_batch *batch = (struct refit_cuda_batch *)(void *)pending;
+    const struct refit_cuda_device *device = batch->device;
+    enum refit_status status = refit_cuda_enter(device, err);
+    if (status == REFIT_OK) {
+        status = refit_cuda_wait_event(device, batch->event, deadline, err);
+        refit_cuda_leave(device);
+    }
+    if (status == REFIT_OK)
+        settle(batch);
+    release(batch, status != REFIT_OK);
+    return status;
+}
+
+static enum refit_status batch_poll(struct refit_pending *pending, struct refit_error *err)
+{
+    struct refit_cuda_batch *batch = (struct refit_cuda_batch *)(void *)pending;
+    const struct refit_cuda_device *device = batch->device;
+    enum refit_status status = refit_cuda_enter(device, err);
+    if (status == REFIT_OK) {
+        status = refit_cuda_poll_event(device, batch->event, err);
+        refit_cuda_leave(device);
+    }
+    if (status == REFIT_BUSY)
+        return status;
+    if (status == REFIT_OK)
+        settle(batch);
+    release(batch, status != REFIT_OK);
+    return status;
+}
+
+/* ---- filling it ---- */
+
+/* An empty chunk, the batch's now. */
+static enum refit_status add_chunk(struct refit_cuda_batch *batch, struct refit_cuda_chunk **out,
+                                   struct refit_error *err)
 {
     struct refit_cuda_device *device = batch->device;
     pthread_mutex_lock(&device->lock);
@@ -172,15 +277,15 @@ static struct refit_cuda_chunk *add_chunk(struct refit_cuda_batch *batch, struct
     if (chunk)
         device->chunks = chunk->next;
     pthread_mutex_unlock(&device->lock);
-    if (!chunk)
-        chunk = chunk_create(device, err);
-    if (!chunk)
-        return NULL;
+    enum refit_status status = chunk ? REFIT_OK : chunk_create(device, &chunk, err);
+    if (status != REFIT_OK || !chunk)
+        return status;
     chunk->used = 0;
     chunk->next = batch->chunks;
     batch->chunks = chunk;
     batch->chunk_count++;
-    return chunk;
+    *out = chunk;
+    return REFIT_OK;
 }
 
 static struct refit_cuda_chunk *chunk_with(const struct refit_cuda_batch *batch, uint64_t bytes)
@@ -194,19 +299,16 @@ static struct refit_cuda_chunk *chunk_with(const struct refit_cuda_batch *batch,
 enum refit_status refit_cuda_batch_make_room(struct refit_cuda_batch *batch, uint64_t bytes, struct refit_error *err)
 {
     bool staging = chunk_with(batch, bytes) || batch->chunk_count < REFIT_CUDA_CHUNKS;
-    bool full = !staging || batch->digest_count == REFIT_CUDA_DIGESTS || batch->landing_count == REFIT_CUDA_LANDINGS;
-    return full ? drain(batch, err) : REFIT_OK;
+    return !staging || batch->landing_count == REFIT_CUDA_LANDINGS ? drain(batch, err) : REFIT_OK;
 }
 
 enum refit_status refit_cuda_batch_stage(struct refit_cuda_batch *batch, uint64_t bytes, uint8_t **out,
                                          struct refit_error *err)
 {
-    struct refit_error why = {.status = REFIT_SYSTEM};
     struct refit_cuda_chunk *chunk = chunk_with(batch, bytes);
-    if (!chunk)
-        chunk = add_chunk(batch, &why);
-    if (!chunk)
-        return refit_fail(err, why.status, "%s", why.text);
+    enum refit_status status = chunk ? REFIT_OK : add_chunk(batch, &chunk, err);
+    if (status != REFIT_OK || !chunk)
+        return status;
     *out = chunk->bytes + chunk->used;
     /* The next one begins at a word, for kernels that then move words. */
     chunk->used += (bytes + 15) / 16 * 16;
@@ -215,25 +317,44 @@ enum refit_status refit_cuda_batch_stage(struct refit_cuda_batch *batch, uint64_
     return REFIT_OK;
 }
 
+static enum refit_status add_sums(struct refit_cuda_batch *batch, struct refit_error *err)
+{
+    struct refit_cuda_device *device = batch->device;
+    pthread_mutex_lock(&device->lock);
+    struct refit_cuda_sums *sums = device->sums;
+    if (sums)
+        device->sums = sums->next;
+    pthread_mutex_unlock(&device->lock);
+    enum refit_status status = sums ? REFIT_OK : sums_create(device, &sums, err);
+    if (status != REFIT_OK || !sums)
+        return status;
+    sums->count = 0;
+    sums->next = batch->sums;
+    batch->sums = sums;
+    return REFIT_OK;
+}
+
 enum refit_status refit_cuda_batch_sum(struct refit_cuda_batch *batch, struct refit_digest *digest, CUdeviceptr *sum,
                                        struct refit_error *err)
 {
-    const struct refit_cuda_device *device = batch->device;
-    uint32_t last = batch->digest_count;
+    struct refit_cuda_sums *sums = batch->sums;
     *sum = 0;
     if (!digest)
         return REFIT_OK;
-    if (last > 0 && batch->digests[last - 1] == digest) {
-        *sum = batch->sums + 2 * sizeof(uint64_t) * (last - 1);
+    if (sums && sums->count > 0 && sums->digests[sums->count - 1] == digest) {
+        *sum = sums->device + SUM_BYTES * (sums->count - 1);
         return REFIT_OK;
     }
     enum refit_status status = REFIT_OK;
-    if (last == 0)
-        status = CUDA(device->cuda, err, cuMemsetD8Async, batch->sums, 0, SUMS_BYTES, device->stream);
+    if (!sums || sums->count == REFIT_CUDA_SUMS)
+        status = add_sums(batch, err);
+    sums = batch->sums;
+    if (status == REFIT_OK && sums->count == 0)
+        status = CUDA(batch->device->cuda, err, cuMemsetD8Async, sums->device, 0, SUMS_BYTES, batch->stream);
     if (status != REFIT_OK)
         return status;
-    *sum = batch->sums + 2 * sizeof(uint64_t) * batch->digest_count;
-    batch->digests[batch->digest_count++] = digest;
+    *sum = sums->device + SUM_BYTES * sums->count;
+    sums->digests[sums->count++] = digest;
     return REFIT_OK;
 }
 
@@ -242,48 +363,54 @@ void refit_cuda_batch_land(struct refit_cuda_batch *batch, struct refit_cuda_lan
     batch->landings[batch->landing_count++] = landing;
 }
 
-/* When the event can't be queued, the stream is waited for here: nothing may still be at work on a batch given back. */
-enum refit_status refit_cuda_batch_seal(struct refit_cuda_batch *batch, struct refit_error *err)
+/* Queues the copy of a few bytes; exactly one of `out` and `in` is given. */
+static enum refit_status queue_few(struct refit_cuda_batch *batch, CUdeviceptr at, void *out, const void *in,
+                                   uint64_t bytes, struct refit_error *err)
 {
-    const struct refit_cuda_device *device = batch->device;
-    enum refit_status status = fetch_sums(batch, err);
-    if (status == REFIT_OK)
-        status = CUDA(device->cuda, err, cuEventRecord, batch->event, device->stream);
-    if (status != REFIT_OK) {
-        (void)device->cuda->cuStreamSynchronize(device->stream);
-        release(batch, false);
+    const struct refit_cuda_driver *cuda = batch->device->cuda;
+    uint8_t *staged = NULL;
+    enum refit_status status = refit_cuda_batch_stage(batch, bytes, &staged, err);
+    if (status != REFIT_OK)
+        return status;
+    if (in) {
+        memcpy(staged, in, bytes);
+        return CUDA(cuda, err, cuMemcpyHtoDAsync, at, staged, bytes, batch->stream);
     }
-    return status;
+    refit_cuda_batch_land(batch, (struct refit_cuda_landing){staged, out, (int64_t)bytes, bytes, 1});
+    return CUDA(cuda, err, cuMemcpyDtoHAsync, staged, at, bytes, batch->stream);
 }
 
-static enum refit_status poll_event(const struct refit_cuda_batch *batch, struct refit_deadline deadline,
-                                    struct refit_error *err)
+/* `status` is that of what was queued. */
+static enum refit_status finish_now(struct refit_cuda_batch *batch, enum refit_status status, struct refit_error *err)
 {
-    struct timespec pause = {.tv_nsec = 2000};
-    for (;;) {
-        CUresult result = batch->device->cuda->cuEventQuery(batch->event);
-        if (result != CUDA_ERROR_NOT_READY)
-            return refit_cuda_check(batch->device->cuda, result, "cuEventQuery", err);
-        if (refit_deadline_passed(deadline))
-            return refit_fail(err, REFIT_TIMEOUT, "CUDA device %d: queued work was not done by the deadline",
-                              batch->device->ordinal);
-        nanosleep(&pause, NULL);
-        if (pause.tv_nsec < 200000)
-            pause.tv_nsec *= 2;
-    }
+    enum refit_status sealed = refit_cuda_batch_seal(batch, status == REFIT_OK ? err : NULL);
+    if (sealed != REFIT_OK)
+        return status == REFIT_OK ? sealed : status;
+    enum refit_status waited = batch_wait(&batch->pending, refit_memory_patience(), status == REFIT_OK ? err : NULL);
+    return status == REFIT_OK ? waited : status;
 }
 
-static enum refit_status batch_wait(struct refit_pending *pending, struct refit_deadline deadline,
-                                    struct refit_error *err)
+enum refit_status refit_cuda_read(struct refit_cuda_device *device, CUdeviceptr from, void *out, uint64_t bytes,
+                                  struct refit_error *err)
 {
-    struct refit_cuda_batch *batch = (struct refit_cuda_batch *)(void *)pending;
-    enum refit_status status = refit_cuda_enter(batch->device, err);
+    struct refit_cuda_batch *batch = NULL;
+    enum refit_status status = refit_cuda_batch_take(device, device->stream, &batch, err);
+    if (status != REFIT_OK)
+        return status;
+    return finish_now(batch, queue_few(batch, from, out, NULL, bytes, err), err);
+}
+
+enum refit_status refit_cuda_clear(struct refit_cuda_device *device, CUdeviceptr at, uint64_t bytes, const void *last,
+                                   uint64_t last_bytes, struct refit_error *err)
+{
+    struct refit_cuda_batch *batch = NULL;
+    enum refit_status status = refit_cuda_batch_take(device, device->stream, &batch, err);
+    if (status != REFIT_OK)
+        return status;
+    status = CUDA(device->cuda, err, cuMemsetD8Async, at, 0, bytes, batch->stream);
     if (status == REFIT_OK)
-        status = poll_event(batch, deadline, err);
-    if (status == REFIT_OK)
-        settle(batch);
-    release(batch, status != REFIT_OK);
-    return status;
+        status = queue_few(batch, at + bytes - last_bytes, NULL, last, last_bytes, err);
+    return finish_now(batch, status, err);
 }
 
 void refit_cuda_batches_free(struct refit_cuda_device *device)
@@ -296,7 +423,13 @@ void refit_cuda_batches_free(struct refit_cuda_device *device)
     while (device->idle) {
         struct refit_cuda_batch *batch = device->idle;
         device->idle = batch->next;
-        batch_free(batch);
+        (void)device->cuda->cuEventDestroy(batch->event);
+        free(batch);
+    }
+    while (device->sums) {
+        struct refit_cuda_sums *sums = device->sums;
+        device->sums = sums->next;
+        sums_free(device, sums);
     }
     while (device->chunks) {
         struct refit_cuda_chunk *chunk = device->chunks;

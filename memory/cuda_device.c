@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "memory/cuda_internal.h"
 
@@ -11,14 +12,147 @@ static struct refit_cuda_device *registry[REFIT_CUDA_DEVICES];
 
 enum refit_status refit_cuda_enter(const struct refit_cuda_device *device, struct refit_error *err)
 {
-    return CUDA(device->cuda, err, cuCtxSetCurrent, device->context);
+    return CUDA(device->cuda, err, cuCtxPushCurrent, device->context);
 }
 
-CUmemAllocationProp refit_cuda_prop(const struct refit_cuda_device *device)
+bool refit_cuda_enter_to_free(const struct refit_cuda_device *device)
 {
+    return refit_cuda_enter(device, NULL) == REFIT_OK || refit_cuda_enter(device, NULL) == REFIT_OK;
+}
+
+void refit_cuda_leave(const struct refit_cuda_device *device)
+{
+    CUcontext left;
+    (void)device->cuda->cuCtxPopCurrent(&left);
+}
+
+/* ---- waiting ---- */
+
+static enum refit_status not_ready(const struct refit_cuda_device *device, CUresult result, const char *call,
+                                   struct refit_error *err)
+{
+    return result == CUDA_ERROR_NOT_READY ? REFIT_BUSY : refit_cuda_check(device->cuda, result, call, err);
+}
+
+enum refit_status refit_cuda_poll_stream(const struct refit_cuda_device *device, CUstream stream,
+                                         struct refit_error *err)
+{
+    return not_ready(device, device->cuda->cuStreamQuery(stream), "cuStreamQuery", err);
+}
+
+enum refit_status refit_cuda_poll_event(const struct refit_cuda_device *device, CUevent event, struct refit_error *err)
+{
+    return not_ready(device, device->cuda->cuEventQuery(event), "cuEventQuery", err);
+}
+
+/* Short at first: a copy of a few MiB takes less than the clock's resolution elsewhere. False: the deadline passed. */
+static bool pause_until(struct timespec *pause, struct refit_deadline deadline)
+{
+    if (refit_deadline_passed(deadline))
+        return false;
+    nanosleep(pause, NULL);
+    if (pause->tv_nsec < 200000)
+        pause->tv_nsec *= 2;
+    return true;
+}
+
+static enum refit_status late(const struct refit_cuda_device *device, struct refit_error *err)
+{
+    return refit_fail(err, REFIT_TIMEOUT, "CUDA device %d: queued work was not done by the deadline", device->ordinal);
+}
+
+enum refit_status refit_cuda_wait_stream(const struct refit_cuda_device *device, CUstream stream,
+                                         struct refit_deadline deadline, struct refit_error *err)
+{
+    struct timespec pause = {.tv_nsec = 2000};
+    enum refit_status status;
+    while ((status = refit_cuda_poll_stream(device, stream, err)) == REFIT_BUSY)
+        if (!pause_until(&pause, deadline))
+            return late(device, err);
+    return status;
+}
+
+enum refit_status refit_cuda_wait_event(const struct refit_cuda_device *device, CUevent event,
+                                        struct refit_deadline deadline, struct refit_error *err)
+{
+    struct timespec pause = {.tv_nsec = 2000};
+    enum refit_status status;
+    while ((status = refit_cuda_poll_event(device, event, err)) == REFIT_BUSY)
+        if (!pause_until(&pause, deadline))
+            return late(device, err);
+    return status;
+}
+
+static bool any_late(struct refit_cuda_device *device)
+{
+    refit_cuda_reap(device);
+    pthread_mutex_lock(&device->lock);
+    bool any = device->late != NULL;
+    pthread_mutex_unlock(&device->lock);
+    return any;
+}
+
+/* False: the device is still at work for somebody who gave up. */
+static bool wait_for_late(struct refit_cuda_device *device)
+{
+    struct timespec pause = {.tv_nsec = 2000};
+    struct refit_deadline deadline = refit_memory_patience();
+    while (any_late(device))
+        if (!pause_until(&pause, deadline))
+            return false;
+    return true;
+}
+
+void refit_cuda_memory_release(struct refit_cuda_memory *memory)
+{
+    struct refit_cuda_device *device = memory->device;
+    bool entered = refit_cuda_enter_to_free(device);
+    bool kept = !wait_for_late(device) && memory->bytes > 0;
+    if (kept) {
+        pthread_mutex_lock(&device->lock);
+        memory->next = device->dying;
+        device->dying = memory;
+        pthread_mutex_unlock(&device->lock);
+    } else {
+        refit_cuda_memory_free(memory);
+    }
+    if (entered)
+        refit_cuda_leave(device);
+    if (!kept)
+        refit_cuda_device_close(device);
+}
+
+/* ---- a device ---- */
+
+enum refit_status refit_cuda_new_stream(const struct refit_cuda_device *device, bool least, CUstream *out,
+                                        struct refit_error *err)
+{
+    int lowest = 0, highest = 0;
+    enum refit_status status = CUDA(device->cuda, err, cuCtxGetStreamPriorityRange, &lowest, &highest);
+    if (status == REFIT_OK)
+        status = CUDA(device->cuda, err, cuStreamCreateWithPriority, out, CU_STREAM_NON_BLOCKING, least ? lowest : 0);
+    return status;
+}
+
+enum refit_status refit_cuda_admit(const struct refit_cuda_device *device, const char *what, uint64_t bytes,
+                                   struct refit_error *err)
+{
+    size_t available = 0, total = 0;
+    enum refit_status status = CUDA(device->cuda, err, cuMemGetInfo, &available, &total);
+    if (status != REFIT_OK || bytes <= available)
+        return status;
+    return refit_fail(err, REFIT_NO_MEMORY,
+                      "CUDA device %d: %s of %llu bytes is needed, %zu of %zu bytes are free; leave the engine less of "
+                      "the device, or use slots in host memory",
+                      device->ordinal, what, (unsigned long long)bytes, available, total);
+}
+
+CUmemAllocationProp refit_cuda_prop(const struct refit_cuda_device *device, bool fabric)
+{
+    int types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | (fabric ? CU_MEM_HANDLE_TYPE_FABRIC : 0);
     return (CUmemAllocationProp){
         .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-        .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        .requestedHandleTypes = (CUmemAllocationHandleType)types,
         .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device->device},
     };
 }
@@ -27,10 +161,10 @@ CUmemAllocationProp refit_cuda_prop(const struct refit_cuda_device *device)
 static enum refit_status describe(struct refit_cuda_device *device, struct refit_error *err)
 {
     const struct refit_cuda_driver *cuda = device->cuda;
-    CUmemAllocationProp prop = refit_cuda_prop(device);
+    CUmemAllocationProp prop;
     CUuuid uuid;
     size_t granularity = 0;
-    int vmm = 0;
+    int vmm = 0, fabric = 0;
     enum refit_status status = CUDA(cuda, err, cuDeviceGetUuid, &uuid, device->device);
     if (status == REFIT_OK)
         status = CUDA(cuda, err, cuDeviceGetAttribute, &vmm, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
@@ -40,6 +174,11 @@ static enum refit_status describe(struct refit_cuda_device *device, struct refit
     if (status == REFIT_OK)
         status = CUDA(cuda, err, cuDeviceGetAttribute, &device->processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
                       device->device);
+    /* Older drivers do not know the attribute. */
+    device->info.fabric =
+        cuda->cuDeviceGetAttribute(&fabric, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, device->device) ==
+            CUDA_SUCCESS && fabric != 0;
+    prop = refit_cuda_prop(device, device->info.fabric);
     if (status == REFIT_OK)
         status = CUDA(cuda, err, cuMemGetAllocationGranularity, &granularity, &prop,
                       CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
@@ -63,8 +202,19 @@ static enum refit_status upload_constants(struct refit_cuda_device *device, stru
     if (status == REFIT_OK)
         status = CUDA(device->cuda, err, cuMemcpyHtoDAsync, device->k, table, sizeof table, device->stream);
     if (status == REFIT_OK)
-        status = CUDA(device->cuda, err, cuStreamSynchronize, device->stream);
+        status = refit_cuda_wait_stream(device, device->stream, refit_memory_patience(), err);
     return status;
+}
+
+static enum refit_status load(struct refit_cuda_device *device, struct refit_error *err)
+{
+    const struct refit_cuda_driver *cuda = device->cuda;
+    enum refit_status status = CUDA(cuda, err, cuModuleLoadData, &device->module, refit_cuda_image);
+    if (status == REFIT_OK)
+        status = CUDA(cuda, err, cuModuleGetFunction, &device->move, device->module, "refit_move");
+    if (status == REFIT_OK)
+        status = refit_cuda_new_stream(device, true, &device->stream, err);
+    return status == REFIT_OK ? upload_constants(device, err) : status;
 }
 
 static enum refit_status prepare(struct refit_cuda_device *device, struct refit_error *err)
@@ -77,34 +227,36 @@ static enum refit_status prepare(struct refit_cuda_device *device, struct refit_
         status = CUDA(cuda, err, cuDevicePrimaryCtxRetain, &device->context, device->device);
     if (status == REFIT_OK)
         status = refit_cuda_enter(device, err);
-    if (status == REFIT_OK)
-        status = CUDA(cuda, err, cuModuleLoadData, &device->module, refit_cuda_image);
-    if (status == REFIT_OK)
-        status = CUDA(cuda, err, cuModuleGetFunction, &device->move, device->module, "refit_move");
-    if (status == REFIT_OK)
-        status = CUDA(cuda, err, cuStreamCreate, &device->stream, CU_STREAM_NON_BLOCKING);
-    return status == REFIT_OK ? upload_constants(device, err) : status;
+    if (status != REFIT_OK)
+        return status;
+    status = load(device, err);
+    refit_cuda_leave(device);
+    return status;
 }
 
-/* Undoes as much of `prepare` as was done. Nothing can be done about a failure here. */
+/* Undoes as much of `prepare` as was done. Nothing can be done about a failure here. A device that does not end its work
+ * keeps what that may touch. */
 static void destroy(struct refit_cuda_device *device)
 {
     const struct refit_cuda_driver *cuda = device->cuda;
-    if (device->context)
-        (void)cuda->cuCtxSetCurrent(device->context);
-    if (device->stream) {
-        (void)cuda->cuStreamSynchronize(device->stream);
+    bool entered = device->context && refit_cuda_enter_to_free(device);
+    bool done = !device->stream ||
+                (wait_for_late(device) && refit_cuda_wait_stream(device, device->stream, refit_memory_patience(),
+                                                                 NULL) != REFIT_TIMEOUT);
+    if (done && device->stream) {
         refit_cuda_batches_free(device);
         (void)cuda->cuStreamDestroy(device->stream);
     }
-    if (device->k)
+    if (done && device->k)
         (void)cuda->cuMemFree(device->k);
-    if (device->module)
+    if (done && device->module)
         (void)cuda->cuModuleUnload(device->module);
-    if (device->context) {
-        (void)cuda->cuCtxSetCurrent(NULL);
+    if (entered)
+        refit_cuda_leave(device);
+    if (!done)
+        return;
+    if (device->context)
         (void)cuda->cuDevicePrimaryCtxRelease(device->device);
-    }
     pthread_mutex_destroy(&device->lock);
     free(device);
 }
@@ -116,7 +268,7 @@ static enum refit_status create(const struct refit_cuda_driver *cuda, int ordina
     if (!device)
         return refit_fail_alloc(err, "CUDA device", sizeof *device);
     device->cuda = cuda;
-    device->ordinal = ordinal;
+    device->ordinal = device->info.device = ordinal;
     pthread_mutex_init(&device->lock, NULL);
     enum refit_status status = prepare(device, err);
     if (status != REFIT_OK) {
@@ -149,9 +301,10 @@ enum refit_status refit_cuda_device_open(int ordinal, struct refit_cuda_device *
 void refit_cuda_device_close(struct refit_cuda_device *device)
 {
     pthread_mutex_lock(&registry_lock);
-    if (--device->references == 0) {
+    bool last = --device->references == 0;
+    if (last)
         registry[device->ordinal] = NULL;
-        destroy(device);
-    }
     pthread_mutex_unlock(&registry_lock);
+    if (last)
+        destroy(device);
 }

@@ -82,6 +82,15 @@ enum refit_status refit_cuda_check(const struct refit_cuda_driver *driver, CUres
                       name, (int)result);
 }
 
+enum refit_status refit_cuda_probe(struct refit_error *err)
+{
+    const struct refit_cuda_driver *driver;
+    enum refit_status status = refit_cuda_driver(&driver, err);
+    if (status == REFIT_OK && driver->devices == 0)
+        status = refit_fail(err, REFIT_UNSUPPORTED, LIBRARY ": the driver has no device");
+    return status;
+}
+
 void refit_cuda_describe(char *text, size_t size)
 {
     const struct refit_cuda_driver *driver;

@@ -11,10 +11,11 @@
 #include "memory/cuda.h"
 #include "memory/cuda_driver.h"
 #include "memory/cuda_move.h"
+#include "memory/rows.h"
 
 #define REFIT_CUDA_CHUNK_BYTES ((uint64_t)4 << 20)
 #define REFIT_CUDA_CHUNKS 8u /* of a batch before it waits for itself */
-#define REFIT_CUDA_DIGESTS 512u
+#define REFIT_CUDA_SUMS 512u
 #define REFIT_CUDA_LANDINGS 512u
 #define REFIT_CUDA_DEVICES 16
 
@@ -23,6 +24,15 @@ struct refit_cuda_chunk {
     struct refit_cuda_chunk *next;
     uint8_t *bytes;
     uint64_t used;
+};
+
+/* Where kernels add up digests, two words each. */
+struct refit_cuda_sums {
+    struct refit_cuda_sums *next;
+    CUdeviceptr device;
+    uint64_t *pinned; /* where they come back */
+    struct refit_digest *digests[REFIT_CUDA_SUMS];
+    uint32_t count;
 };
 
 /* Loaded bytes that go from a chunk to where the caller wants them. */
@@ -38,18 +48,16 @@ struct refit_cuda_batch {
     struct refit_pending pending; /* first: it is what a completion points to */
     struct refit_cuda_device *device;
     struct refit_cuda_batch *next;
+    CUstream stream; /* the device's, or a caller's */
     CUevent event;
-    CUdeviceptr sums;      /* on the device: two words per digest */
-    uint64_t *sums_pinned; /* where they come back */
-    struct refit_digest *digests[REFIT_CUDA_DIGESTS];
-    uint32_t digest_count;
+    struct refit_cuda_sums *sums; /* the newest first */
     struct refit_cuda_landing landings[REFIT_CUDA_LANDINGS];
     uint32_t landing_count;
     struct refit_cuda_chunk *chunks;
     uint32_t chunk_count;
 };
 
-/* One per device and process, while a slot is there. */
+/* One per device and process, while an arena or a stream is there. */
 struct refit_cuda_device {
     const struct refit_cuda_driver *cuda;
     int ordinal;
@@ -61,50 +69,91 @@ struct refit_cuda_device {
     CUstream stream;
     CUdeviceptr k;
     int processors;
-    struct refit_cuda_slot_info info; /* less `bytes` */
+    struct refit_cuda_slot_info info; /* less what is of one slot */
     pthread_mutex_t lock;             /* of the lists */
     struct refit_cuda_batch *idle;
     struct refit_cuda_batch *late; /* given up by whoever waited; the device is not done with them */
     struct refit_cuda_chunk *chunks;
+    struct refit_cuda_sums *sums;
+    struct refit_cuda_memory *dying; /* released while the device was not done */
 };
 
 /* arena->device of kind cuda. */
-struct refit_cuda_slot {
+struct refit_cuda_memory {
     struct refit_cuda_device *device;
+    struct refit_cuda_memory *next; /* dying */
+    uint8_t id[REFIT_CUDA_ID_BYTES];
+    /* Of a slot: */
     CUmemGenericAllocationHandle handle;
     CUdeviceptr address;
-    uint64_t bytes; /* rounded up to the granularity */
+    uint64_t bytes; /* rounded up to the granularity; 0: memory of others */
     bool mapped;
+    bool fabric;
     int fd; /* the export that the arena's piece names; -1 */
 };
 
 REFIT_MUST_CHECK enum refit_status refit_cuda_device_open(int ordinal, struct refit_cuda_device **out,
                                                           struct refit_error *err);
 void refit_cuda_device_close(struct refit_cuda_device *device);
-/* Makes the device's context the calling thread's. */
+/* The device's context becomes the calling thread's, until refit_cuda_leave puts back what was. */
 REFIT_MUST_CHECK enum refit_status refit_cuda_enter(const struct refit_cuda_device *device, struct refit_error *err);
+void refit_cuda_leave(const struct refit_cuda_device *device);
+/* To give something back: tried twice, for what is not given back now is lost. True: refit_cuda_leave is due. */
+bool refit_cuda_enter_to_free(const struct refit_cuda_device *device);
 
+/* All that is queued on the stream, or before the event, is done. In the device's context. REFIT_BUSY: not yet. */
+REFIT_MUST_CHECK enum refit_status refit_cuda_poll_stream(const struct refit_cuda_device *device, CUstream stream,
+                                                          struct refit_error *err);
+REFIT_MUST_CHECK enum refit_status refit_cuda_poll_event(const struct refit_cuda_device *device, CUevent event,
+                                                         struct refit_error *err);
+REFIT_MUST_CHECK enum refit_status refit_cuda_wait_stream(const struct refit_cuda_device *device, CUstream stream,
+                                                          struct refit_deadline deadline, struct refit_error *err);
+REFIT_MUST_CHECK enum refit_status refit_cuda_wait_event(const struct refit_cuda_device *device, CUevent event,
+                                                         struct refit_deadline deadline, struct refit_error *err);
 /* What a slot asks of the driver. */
-CUmemAllocationProp refit_cuda_prop(const struct refit_cuda_device *device);
+CUmemAllocationProp refit_cuda_prop(const struct refit_cuda_device *device, bool fabric);
+REFIT_MUST_CHECK enum refit_status refit_cuda_new_stream(const struct refit_cuda_device *device, bool least,
+                                                         CUstream *out, struct refit_error *err);
+/* Before memory is taken, with the numbers: the driver's own error has none. In the device's context. */
+REFIT_MUST_CHECK enum refit_status refit_cuda_admit(const struct refit_cuda_device *device, const char *what,
+                                                    uint64_t bytes, struct refit_error *err);
 
-REFIT_MUST_CHECK enum refit_status refit_cuda_batch_take(struct refit_cuda_device *device,
+/* For work on `stream`. In the device's context, as all of a batch's functions but its completion's. */
+REFIT_MUST_CHECK enum refit_status refit_cuda_batch_take(struct refit_cuda_device *device, CUstream stream,
                                                          struct refit_cuda_batch **out, struct refit_error *err);
-/* Room for one of each of what follows, before any of it: a full batch waits for itself here, and starts over. */
+/* Staging for `bytes`, and room for a landing: a full batch waits for itself here, and starts over. */
 REFIT_MUST_CHECK enum refit_status refit_cuda_batch_make_room(struct refit_cuda_batch *batch, uint64_t bytes,
                                                               struct refit_error *err);
 /* Pinned room for `bytes` <= REFIT_CUDA_CHUNK_BYTES. */
 REFIT_MUST_CHECK enum refit_status refit_cuda_batch_stage(struct refit_cuda_batch *batch, uint64_t bytes, uint8_t **out,
                                                           struct refit_error *err);
-/* Where kernels add up for `digest`. */
+/* Where kernels add up for `digest`; 0 when that is NULL. */
 REFIT_MUST_CHECK enum refit_status refit_cuda_batch_sum(struct refit_cuda_batch *batch, struct refit_digest *digest,
                                                         CUdeviceptr *sum, struct refit_error *err);
 void refit_cuda_batch_land(struct refit_cuda_batch *batch, struct refit_cuda_landing landing);
 /* Queues what ends the batch; it is given back by whoever waits. */
 REFIT_MUST_CHECK enum refit_status refit_cuda_batch_seal(struct refit_cuda_batch *batch, struct refit_error *err);
+/* A few bytes, there when it returns. In the device's context. */
+REFIT_MUST_CHECK enum refit_status refit_cuda_read(struct refit_cuda_device *device, CUdeviceptr from, void *out,
+                                                   uint64_t bytes, struct refit_error *err);
+/* Zeros, but for the last few. */
+REFIT_MUST_CHECK enum refit_status refit_cuda_clear(struct refit_cuda_device *device, CUdeviceptr at, uint64_t bytes,
+                                                    const void *last, uint64_t last_bytes, struct refit_error *err);
+/* Takes back batches that are done since whoever waited gave up, and gives up memory that waited for them. */
+void refit_cuda_reap(struct refit_cuda_device *device);
 /* For closing a device: everything queued is done; frees all batches and chunks. */
 void refit_cuda_batches_free(struct refit_cuda_device *device);
 
-void refit_cuda_slot_destroy(struct refit_cuda_slot *slot);
+/* Moves rows between device addresses (or pinned memory's) and digests them. dst 0: digests in place; sum 0: moves. */
+REFIT_MUST_CHECK enum refit_status refit_cuda_launch(const struct refit_cuda_batch *batch, CUdeviceptr dst,
+                                                     int64_t dst_stride, CUdeviceptr src, int64_t src_stride,
+                                                     const struct refit_rows *rows, CUdeviceptr sum,
+                                                     struct refit_error *err);
+
+/* Gives back all but the device, in its context. Only when the device is done with it. */
+void refit_cuda_memory_free(struct refit_cuda_memory *memory);
+/* With an arena's last reference. What late work may still touch is kept until that is done. */
+void refit_cuda_memory_release(struct refit_cuda_memory *memory);
 
 extern const struct refit_arena_ops refit_arena_ops_cuda;
 

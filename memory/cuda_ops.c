@@ -6,24 +6,28 @@
 /* The batch being queued by this thread: from the first call of an operation to its `finish`. */
 static _Thread_local struct refit_cuda_batch *queuing;
 
+/* The device's context is the thread's as long. */
 static enum refit_status batch_of(const struct refit_arena *arena, struct refit_cuda_batch **out,
                                   struct refit_error *err)
 {
-    const struct refit_cuda_slot *slot = arena->device;
+    const struct refit_cuda_memory *memory = arena->device;
+    struct refit_cuda_device *device = memory->device;
     enum refit_status status = REFIT_OK;
     if (!queuing) {
-        status = refit_cuda_enter(slot->device, err);
-        if (status == REFIT_OK)
-            status = refit_cuda_batch_take(slot->device, &queuing, err);
+        status = refit_cuda_enter(device, err);
+        if (status != REFIT_OK)
+            return status;
+        status = refit_cuda_batch_take(device, device->stream, &queuing, err);
+        if (status != REFIT_OK)
+            refit_cuda_leave(device);
     }
     *out = queuing;
     return status;
 }
 
-static CUdeviceptr address_of(const struct refit_arena *arena, const struct refit_rows *rows)
+static CUdeviceptr address_of(const struct refit_rows *rows)
 {
-    const struct refit_cuda_slot *slot = arena->device;
-    return slot->address + rows->offset;
+    return rows->piece->address + rows->offset;
 }
 
 static uint64_t word_span(uint64_t run_bytes)
@@ -31,10 +35,9 @@ static uint64_t word_span(uint64_t run_bytes)
     return run_bytes / 4 + 2;
 }
 
-/* dst may be 0: digest in place. */
-static enum refit_status launch(const struct refit_cuda_batch *batch, CUdeviceptr dst, int64_t dst_stride,
-                                CUdeviceptr src, int64_t src_stride, const struct refit_rows *rows, CUdeviceptr sum,
-                                struct refit_error *err)
+enum refit_status refit_cuda_launch(const struct refit_cuda_batch *batch, CUdeviceptr dst, int64_t dst_stride,
+                                    CUdeviceptr src, int64_t src_stride, const struct refit_rows *rows,
+                                    CUdeviceptr sum, struct refit_error *err)
 {
     const struct refit_cuda_device *device = batch->device;
     struct refit_cuda_move move = {
@@ -57,7 +60,7 @@ static enum refit_status launch(const struct refit_cuda_batch *batch, CUdevicept
     uint64_t most = 8u * (uint64_t)(device->processors > 0 ? device->processors : 1);
     void *parameters[] = {&move};
     return CUDA(device->cuda, err, cuLaunchKernel, device->move, (unsigned)(blocks < most ? blocks : most), 1, 1,
-                REFIT_CUDA_THREADS, 1, 1, 0, device->stream, parameters, NULL);
+                REFIT_CUDA_THREADS, 1, 1, 0, batch->stream, parameters, NULL);
 }
 
 static bool is_dense(const struct refit_rows *rows)
@@ -89,10 +92,10 @@ static enum refit_status store_part(struct refit_cuda_batch *batch, CUdeviceptr 
         return status;
     refit_host_move(staged, (int64_t)rows->run_bytes, src, src_stride, rows, REFIT_STORE_CACHED, NULL);
     if (!is_dense(rows))
-        return launch(batch, to, rows->stride, (CUdeviceptr)(uintptr_t)staged, (int64_t)rows->run_bytes, rows, sum,
+        return refit_cuda_launch(batch, to, rows->stride, (CUdeviceptr)(uintptr_t)staged, (int64_t)rows->run_bytes, rows, sum,
                       err);
-    status = CUDA(device->cuda, err, cuMemcpyHtoDAsync, to, staged, refit_rows_bytes(rows), device->stream);
-    return status == REFIT_OK && sum ? launch(batch, 0, 0, to, rows->stride, rows, sum, err) : status;
+    status = CUDA(device->cuda, err, cuMemcpyHtoDAsync, to, staged, refit_rows_bytes(rows), batch->stream);
+    return status == REFIT_OK && sum ? refit_cuda_launch(batch, 0, 0, to, rows->stride, rows, sum, err) : status;
 }
 
 static enum refit_status load_part(struct refit_cuda_batch *batch, CUdeviceptr from, const struct refit_rows *rows,
@@ -106,11 +109,11 @@ static enum refit_status load_part(struct refit_cuda_batch *batch, CUdeviceptr f
     if (status != REFIT_OK)
         return status;
     if (is_dense(rows)) {
-        status = CUDA(device->cuda, err, cuMemcpyDtoHAsync, staged, from, refit_rows_bytes(rows), device->stream);
+        status = CUDA(device->cuda, err, cuMemcpyDtoHAsync, staged, from, refit_rows_bytes(rows), batch->stream);
         if (status == REFIT_OK && sum)
-            status = launch(batch, 0, 0, from, rows->stride, rows, sum, err);
+            status = refit_cuda_launch(batch, 0, 0, from, rows->stride, rows, sum, err);
     } else {
-        status = launch(batch, (CUdeviceptr)(uintptr_t)staged, (int64_t)rows->run_bytes, from, rows->stride, rows, sum,
+        status = refit_cuda_launch(batch, (CUdeviceptr)(uintptr_t)staged, (int64_t)rows->run_bytes, from, rows->stride, rows, sum,
                         err);
     }
     if (status == REFIT_OK)
@@ -161,7 +164,7 @@ static enum refit_status cuda_load(const struct refit_arena *arena, const struct
     uint64_t run, at;
     enum refit_status status = batch_of(arena, &batch, err);
     while (status == REFIT_OK && next_part(&parts, &part, &run, &at))
-        status = load_part(batch, address_of(arena, &part), &part, dst + (int64_t)run * dst_stride + at, dst_stride,
+        status = load_part(batch, address_of(&part), &part, dst + (int64_t)run * dst_stride + at, dst_stride,
                            digest, err);
     return status;
 }
@@ -175,7 +178,7 @@ static enum refit_status cuda_store(struct refit_arena *arena, const struct refi
     uint64_t run, at;
     enum refit_status status = batch_of(arena, &batch, err);
     while (status == REFIT_OK && next_part(&parts, &part, &run, &at))
-        status = store_part(batch, address_of(arena, &part), &part, src + (int64_t)run * src_stride + at, src_stride,
+        status = store_part(batch, address_of(&part), &part, src + (int64_t)run * src_stride + at, src_stride,
                             digest, err);
     return status;
 }
@@ -187,22 +190,19 @@ static enum refit_status cuda_sum(const struct refit_arena *arena, const struct 
     CUdeviceptr sum = 0;
     enum refit_status status = batch_of(arena, &batch, err);
     if (status == REFIT_OK)
-        status = refit_cuda_batch_make_room(batch, 0, err);
-    if (status == REFIT_OK)
         status = refit_cuda_batch_sum(batch, digest, &sum, err);
-    return status == REFIT_OK ? launch(batch, 0, 0, address_of(arena, rows), rows->stride, rows, sum, err) : status;
+    return status == REFIT_OK ? refit_cuda_launch(batch, 0, 0, address_of(rows), rows->stride, rows, sum, err) : status;
 }
 
 static enum refit_status cuda_fill(struct refit_arena *arena, const struct refit_rows *rows, uint8_t value,
                                    struct refit_error *err)
 {
-    const struct refit_cuda_slot *slot = arena->device;
-    const struct refit_cuda_device *device = slot->device;
-    CUdeviceptr at = address_of(arena, rows);
-    enum refit_status status = refit_cuda_enter(device, err);
+    struct refit_cuda_batch *batch;
+    CUdeviceptr at = address_of(rows);
+    enum refit_status status = batch_of(arena, &batch, err);
     for (uint64_t i = 0; status == REFIT_OK && i < rows->count; i++, at += (CUdeviceptr)rows->stride)
-        status = CUDA(device->cuda, err, cuMemsetD8Async, at, value, rows->run_bytes, device->stream);
-    return status == REFIT_OK ? CUDA(device->cuda, err, cuStreamSynchronize, device->stream) : status;
+        status = CUDA(batch->device->cuda, err, cuMemsetD8Async, at, value, rows->run_bytes, batch->stream);
+    return status;
 }
 
 static enum refit_status cuda_finish(const struct refit_arena *arena, struct refit_completion *completion,
@@ -213,7 +213,9 @@ static enum refit_status cuda_finish(const struct refit_arena *arena, struct ref
     queuing = NULL;
     if (!batch)
         return REFIT_OK;
+    const struct refit_cuda_device *device = batch->device;
     enum refit_status status = refit_cuda_batch_seal(batch, err);
+    refit_cuda_leave(device);
     if (status == REFIT_OK)
         completion->pending = &batch->pending;
     return status;
@@ -221,8 +223,9 @@ static enum refit_status cuda_finish(const struct refit_arena *arena, struct ref
 
 static void cuda_release(struct refit_arena *arena)
 {
-    struct refit_cuda_slot *slot = arena->device;
-    refit_cuda_slot_destroy(slot);
+    struct refit_cuda_memory *memory = arena->device;
+    if (memory)
+        refit_cuda_memory_release(memory);
 }
 
 const struct refit_arena_ops refit_arena_ops_cuda = {

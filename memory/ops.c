@@ -2,8 +2,21 @@
 #include "memory/ops.h"
 
 #include <inttypes.h>
+#include <stdatomic.h>
 
 #include "memory/rows.h"
+
+static _Atomic int64_t patience_ms = 10000;
+
+void refit_memory_set_patience(int64_t ms)
+{
+    atomic_store_explicit(&patience_ms, ms, memory_order_relaxed);
+}
+
+struct refit_deadline refit_memory_patience(void)
+{
+    return refit_deadline_in_ms(atomic_load_explicit(&patience_ms, memory_order_relaxed));
+}
 
 enum refit_status refit_completion_wait(struct refit_completion *completion, struct refit_deadline deadline,
                                         struct refit_error *err)
@@ -16,10 +29,21 @@ enum refit_status refit_completion_wait(struct refit_completion *completion, str
     return completion->status;
 }
 
-/* Checks everything and makes room for every segment, so that no pointer to a digest moves until the batch is done. */
-static enum refit_status begin(const struct refit_arena *arena, struct refit_walk walk, bool writing,
-                               struct refit_segments *segments, struct refit_completion *completion,
-                               struct refit_error *err)
+enum refit_status refit_completion_poll(struct refit_completion *completion, struct refit_error *err)
+{
+    struct refit_pending *pending = completion->pending;
+    if (!pending)
+        return completion->status;
+    enum refit_status status = pending->poll(pending, err);
+    if (status == REFIT_BUSY)
+        return status;
+    completion->pending = NULL;
+    return completion->status = status;
+}
+
+enum refit_status refit_operation_begin(const struct refit_arena *arena, struct refit_walk walk, bool writing,
+                                        struct refit_segments *segments, struct refit_completion *completion,
+                                        struct refit_error *err)
 {
     *completion = (struct refit_completion){.status = REFIT_OK};
     enum refit_status status = refit_rows_check(arena, walk, writing, err);
@@ -42,7 +66,7 @@ static enum refit_status end(const struct refit_arena *arena, enum refit_status 
     return status;
 }
 
-static struct refit_digest *digest_of(struct refit_segments *segments, const struct refit_strip *strip)
+struct refit_digest *refit_segments_digest(struct refit_segments *segments, const struct refit_strip *strip)
 {
     struct refit_segment *segment = refit_segments_enter(segments, strip->tensor, strip->counted);
     return segments->digesting && segment ? &segment->digest : NULL;
@@ -55,12 +79,12 @@ enum refit_status refit_memory_pack(const struct refit_arena *source, struct ref
     struct refit_iov_cursor cursor;
     struct refit_rows rows;
     uint8_t *at = out;
-    enum refit_status status = begin(source, walk, false, segments, completion, err);
+    enum refit_status status = refit_operation_begin(source, walk, false, segments, completion, err);
     if (status != REFIT_OK)
         return status;
     refit_iov_begin(&cursor, walk);
     while ((status = refit_rows_peek(&cursor, source, &rows, err)) == REFIT_OK && rows.count > 0) {
-        struct refit_digest *digest = digest_of(segments, &cursor.strip);
+        struct refit_digest *digest = refit_segments_digest(segments, &cursor.strip);
         status = source->ops->load(source, &rows, at, (int64_t)rows.run_bytes, digest, err);
         if (status != REFIT_OK)
             break;
@@ -77,12 +101,12 @@ enum refit_status refit_memory_scatter(struct refit_arena *destination, struct r
     struct refit_iov_cursor cursor;
     struct refit_rows rows;
     const uint8_t *at = in;
-    enum refit_status status = begin(destination, walk, true, segments, completion, err);
+    enum refit_status status = refit_operation_begin(destination, walk, true, segments, completion, err);
     if (status != REFIT_OK)
         return status;
     refit_iov_begin(&cursor, walk);
     while ((status = refit_rows_peek(&cursor, destination, &rows, err)) == REFIT_OK && rows.count > 0) {
-        struct refit_digest *digest = digest_of(segments, &cursor.strip);
+        struct refit_digest *digest = refit_segments_digest(segments, &cursor.strip);
         status = destination->ops->store(destination, &rows, at, (int64_t)rows.run_bytes, digest, err);
         if (status != REFIT_OK)
             break;
@@ -98,12 +122,12 @@ enum refit_status refit_memory_digest(const struct refit_arena *arena, struct re
 {
     struct refit_iov_cursor cursor;
     struct refit_rows rows;
-    enum refit_status status = begin(arena, walk, false, segments, completion, err);
+    enum refit_status status = refit_operation_begin(arena, walk, false, segments, completion, err);
     if (status != REFIT_OK)
         return status;
     refit_iov_begin(&cursor, walk);
     while ((status = refit_rows_peek(&cursor, arena, &rows, err)) == REFIT_OK && rows.count > 0) {
-        struct refit_digest *digest = digest_of(segments, &cursor.strip);
+        struct refit_digest *digest = refit_segments_digest(segments, &cursor.strip);
         status = digest ? arena->ops->sum(arena, &rows, digest, err) : REFIT_OK;
         if (status != REFIT_OK)
             break;
@@ -182,7 +206,7 @@ static enum refit_status copy_windows(struct refit_arena *destination, struct re
                               to_cursor.strip.tensor, to_rows.tensor_offset, from_cursor.strip.tensor,
                               from_rows.tensor_offset);
         match(&to_rows, &from_rows);
-        status = copy_rows(destination, &to_rows, source, &from_rows, digest_of(segments, &to_cursor.strip), err);
+        status = copy_rows(destination, &to_rows, source, &from_rows, refit_segments_digest(segments, &to_cursor.strip), err);
         if (status != REFIT_OK)
             return status;
         refit_rows_take(&to_cursor, refit_rows_bytes(&to_rows));
@@ -195,7 +219,7 @@ enum refit_status refit_memory_copy(struct refit_arena *destination, struct refi
                                     struct refit_segments *segments, struct refit_completion *completion,
                                     struct refit_error *err)
 {
-    enum refit_status status = begin(destination, to, true, segments, completion, err);
+    enum refit_status status = refit_operation_begin(destination, to, true, segments, completion, err);
     if (status == REFIT_OK)
         status = refit_rows_check(source, from, false, err);
     if (status == REFIT_OK && to.left != from.left)
@@ -251,11 +275,16 @@ enum refit_status refit_memory_fill(struct refit_arena *destination, const struc
                                     struct refit_error *err)
 {
     struct fill_pass pass = {.arena = destination, .err = err, .status = REFIT_OK};
+    struct refit_completion completion = {.status = REFIT_OK};
     if (destination->read_only || !destination->ops->fill)
         return refit_fail(err, REFIT_INVALID, "arena: %s memory is read-only", destination->ops->name);
     if (refit_layout_fills(layout, rank, fill_rows, &pass)) {
         pass.writing = true;
         refit_layout_fills(layout, rank, fill_rows, &pass);
+        pass.status = end(destination, pass.status, &completion, err);
+        enum refit_status waited =
+            refit_completion_wait(&completion, refit_memory_patience(), pass.status == REFIT_OK ? err : NULL);
+        pass.status = pass.status == REFIT_OK ? waited : pass.status;
     }
     return pass.status;
 }

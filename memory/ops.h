@@ -48,6 +48,13 @@ struct refit_completion {
 };
 REFIT_MUST_CHECK enum refit_status refit_completion_wait(struct refit_completion *completion,
                                                          struct refit_deadline deadline, struct refit_error *err);
+/* Like it, but does not block: REFIT_BUSY when the completion is still pending. */
+REFIT_MUST_CHECK enum refit_status refit_completion_poll(struct refit_completion *completion, struct refit_error *err);
+
+/* How long operations that are given no deadline wait for a device: fill, one that outgrows its staging, the release of an
+ * arena whose work is not done. 10 s unless set; for the whole process. */
+void refit_memory_set_patience(int64_t ms);
+struct refit_deadline refit_memory_patience(void);
 
 /* Stream order from strided memory into `out` (host, dense, the window's bytes). */
 REFIT_MUST_CHECK enum refit_status refit_memory_pack(const struct refit_arena *source, struct refit_walk walk,
@@ -90,9 +97,19 @@ void refit_iov_begin(struct refit_iov_cursor *cursor, struct refit_walk walk);
 REFIT_MUST_CHECK enum refit_status refit_iov_next(struct refit_iov_cursor *cursor, const struct refit_arena *arena,
                                                   struct iovec *iov, int max, uint64_t max_bytes, int *count,
                                                   struct refit_error *err);
+/* The same for memory of a GPU: runs that touch are one. REFIT_UNSUPPORTED when the arena is not cuda. */
+struct refit_device_run {
+    uint64_t address;
+    uint64_t bytes;
+};
+REFIT_MUST_CHECK enum refit_status refit_device_runs_next(struct refit_iov_cursor *cursor,
+                                                          const struct refit_arena *arena,
+                                                          struct refit_device_run *runs, int max, uint64_t max_bytes,
+                                                          int *count, struct refit_error *err);
 /* Digest the next `bytes` of a window in place, continuing where the last call stopped: for bytes that arrive by
  * pieces and are digested while they are in cache. `cursor` is a walk that this advances; it is not the one of
- * refit_iov_next, which runs ahead. At a fresh cursor the segments start anew. REFIT_INVALID past the window's end. */
+ * refit_iov_next, which runs ahead. At a fresh cursor the segments start anew. REFIT_INVALID past the window's end,
+ * REFIT_UNSUPPORTED for memory whose work is queued. */
 REFIT_MUST_CHECK enum refit_status refit_segments_advance(struct refit_segments *segments,
                                                           struct refit_iov_cursor *cursor,
                                                           const struct refit_arena *arena, uint64_t bytes,

@@ -24,6 +24,13 @@ static inline uint64_t refit_rows_bytes(const struct refit_rows *rows)
 REFIT_MUST_CHECK enum refit_status refit_rows_check(const struct refit_arena *arena, struct refit_walk walk,
                                                     bool writing, struct refit_error *err);
 
+/* How an operation on a window begins: everything is checked, and there is room for every segment, so that no pointer to
+ * a digest moves until the batch is done. */
+REFIT_MUST_CHECK enum refit_status refit_operation_begin(const struct refit_arena *arena, struct refit_walk walk,
+                                                         bool writing, struct refit_segments *segments,
+                                                         struct refit_completion *completion, struct refit_error *err);
+/* Where the strip's bytes are digested; NULL when nothing is to be verified. After refit_operation_begin. */
+struct refit_digest *refit_segments_digest(struct refit_segments *segments, const struct refit_strip *strip);
 /* The segment of (tensor, counted), which is the last one or a new one. NULL when out of memory. */
 struct refit_segment *refit_segments_enter(struct refit_segments *segments, uint32_t tensor, bool counted);
 

@@ -286,7 +286,7 @@ static void a_slot_that_does_not_fit_is_refused_with_the_numbers(void **state)
     struct refit_arena *slot;
     standin.total((size_t)8 << 20);
     assert_int_equal(refit_cuda_slot_create(0, (uint64_t)64 << 20, &slot, &f->err), REFIT_NO_MEMORY);
-    assert_non_null(strstr(f->err.text, "a slot of 67108864 bytes"));
+    assert_non_null(strstr(f->err.text, "a slot of 69206016 bytes"));
     assert_non_null(strstr(f->err.text, "of 8388608 bytes are free"));
     assert_int_equal(refit_cuda_slot_create(1, 1, &slot, &f->err), REFIT_NOT_FOUND);
 }

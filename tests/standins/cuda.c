@@ -12,7 +12,8 @@
 
 #include "tests/standins/cuda_internal.h"
 
-#define CALLS_MAX 64
+#define CALLS_MAX 96
+#define DEPTH_MAX 8
 
 struct call {
     char name[48];
@@ -24,9 +25,14 @@ static struct call calls[CALLS_MAX];
 static char failing[48];
 static int fail_in;
 static atomic_int live;
-static int retained;
-static char context, module, function;
-static _Thread_local CUcontext current;
+static struct {
+    char context; /* its address is the handle */
+    atomic_int retained;
+    atomic_int lost;
+} devices[STANDIN_DEVICES_MAX];
+static char module, function;
+static _Thread_local int current[DEPTH_MAX]; /* devices whose contexts are on the thread's stack */
+static _Thread_local int depth;
 
 void standin_die(const char *call, const char *format, ...)
 {
@@ -96,10 +102,33 @@ __attribute__((destructor)) static void report(void)
     _exit(70);
 }
 
-void standin_need_context(const char *call)
+int standin_devices(void)
 {
-    if (!current || retained == 0)
+    const char *text = getenv("STANDIN_CUDA_DEVICES");
+    int count = text ? atoi(text) : 1;
+    return count < 1 || count > STANDIN_DEVICES_MAX ? 1 : count;
+}
+
+int standin_need_context(const char *call)
+{
+    if (depth == 0 || atomic_load(&devices[current[depth - 1]].retained) == 0)
         standin_die(call, "no context is current in this thread");
+    return current[depth - 1];
+}
+
+CUcontext standin_context(int device)
+{
+    return (CUcontext)(void *)&devices[device].context;
+}
+
+CUresult standin_lost(int device)
+{
+    return (CUresult)atomic_load(&devices[device].lost);
+}
+
+void standin_lose(int device, CUresult error)
+{
+    atomic_store(&devices[device].lost, (int)error);
 }
 
 CUresult cuInit(unsigned int flags)
@@ -117,14 +146,16 @@ CUresult cuDriverGetVersion(int *version)
 
 CUresult cuGetErrorName(CUresult error, const char **name)
 {
-    *name = error == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_UNKNOWN";
+    *name = error == CUDA_ERROR_OUT_OF_MEMORY     ? "CUDA_ERROR_OUT_OF_MEMORY"
+            : error == CUDA_ERROR_ILLEGAL_ADDRESS ? "CUDA_ERROR_ILLEGAL_ADDRESS"
+                                                  : "CUDA_ERROR_UNKNOWN";
     return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetCount(int *count)
 {
     ENTER_FAILS(FAILED);
-    *count = 1;
+    *count = standin_devices();
     return CUDA_SUCCESS;
 }
 
@@ -132,7 +163,7 @@ CUresult cuDeviceGet(CUdevice *device, int ordinal)
 {
     ENTER_FAILS(FAILED);
     *device = ordinal;
-    return ordinal == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+    return ordinal >= 0 && ordinal < standin_devices() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
 CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
@@ -146,45 +177,74 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
 {
     ENTER_FAILS(FAILED);
     (void)device;
-    *value = attribute == CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID ? 0 : 1;
+    *value = attribute == CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID                 ? 0
+             : attribute == CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED ? getenv("STANDIN_CUDA_FABRIC") != NULL
+                                                                             : 1;
     return CUDA_SUCCESS;
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
 {
     ENTER_FAILS(FAILED);
-    (void)device;
-    retained++;
+    atomic_fetch_add(&devices[device].retained, 1);
     standin_count(1);
-    *out = (CUcontext)(void *)&context;
+    *out = standin_context(device);
     return CUDA_SUCCESS;
 }
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 {
     bool fails = standin_enter(__func__);
-    (void)device;
-    if (retained == 0)
+    int before = atomic_fetch_sub(&devices[device].retained, 1);
+    if (before == 0)
         standin_die(__func__, "released more often than retained");
-    retained--;
+    if (before == 1)
+        standin_lose(device, CUDA_SUCCESS);
     standin_count(-1);
     return fails ? FAILED : CUDA_SUCCESS;
 }
 
-CUresult cuCtxSetCurrent(CUcontext wanted)
+CUresult cuCtxPushCurrent(CUcontext wanted)
 {
     ENTER_FAILS(FAILED);
-    if (wanted && ((void *)wanted != &context || retained == 0))
-        standin_die(__func__, "not a live context");
-    current = wanted;
+    for (int device = 0; device < standin_devices(); device++) {
+        if (wanted != standin_context(device))
+            continue;
+        if (atomic_load(&devices[device].retained) == 0 || depth == DEPTH_MAX)
+            standin_die(__func__, "the context of device %d is not live, or %d are pushed", device, depth);
+        current[depth++] = device;
+        return CUDA_SUCCESS;
+    }
+    standin_die(__func__, "not a context");
+}
+
+CUresult cuCtxPopCurrent(CUcontext *out)
+{
+    bool fails = standin_enter(__func__);
+    if (depth == 0)
+        standin_die(__func__, "no context is current in this thread");
+    *out = standin_context(current[--depth]);
+    return fails ? FAILED : CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCurrent(CUcontext *out)
+{
+    *out = depth > 0 ? standin_context(current[depth - 1]) : NULL;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+    ENTER_CONTEXT(FAILED);
+    *least = 0;
+    *greatest = -5;
     return CUDA_SUCCESS;
 }
 
 CUresult cuModuleLoadData(CUmodule *out, const void *image)
 {
     uint32_t magic;
-    ENTER_FAILS(FAILED);
-    standin_need_context(__func__);
+    ENTER_CONTEXT(FAILED);
     memcpy(&magic, image, sizeof magic);
     if (magic != 0xBA55ED50u)
         standin_die(__func__, "not a fatbin");

@@ -16,6 +16,7 @@
 
 struct region {
     enum standin_kind kind;
+    int device; /* of what is mapped, for a reservation */
     uint64_t address; /* of a handle: its number */
     uint64_t bytes;
     int fd; /* of a handle */
@@ -89,7 +90,7 @@ bool standin_is_known(uint64_t address)
     return known;
 }
 
-void standin_touch(const char *call, uint64_t address, uint64_t bytes, bool writing)
+void standin_touch_on(const char *call, int device, uint64_t address, uint64_t bytes, bool writing)
 {
     pthread_mutex_lock(&lock);
     const struct region *region = holding(address, bytes);
@@ -97,17 +98,25 @@ void standin_touch(const char *call, uint64_t address, uint64_t bytes, bool writ
     if (!region)
         standin_die(call, "%llu bytes at %#llx are not memory of the device, nor pinned", (unsigned long long)bytes,
                     (unsigned long long)address);
+    if (device != STANDIN_ANY_DEVICE && region->kind != STANDIN_PINNED && region->device != device)
+        standin_die(call, "%#llx is memory of device %d, and this runs on device %d", (unsigned long long)address,
+                    region->device, device);
     if ((region->access & need) != need)
         standin_die(call, "%#llx may not be %s", (unsigned long long)address, writing ? "written" : "read");
     pthread_mutex_unlock(&lock);
 }
 
-static uint64_t in_use(void)
+void standin_touch(const char *call, uint64_t address, uint64_t bytes, bool writing)
+{
+    standin_touch_on(call, STANDIN_ANY_DEVICE, address, bytes, writing);
+}
+
+static uint64_t in_use(int device)
 {
     uint64_t sum = 0;
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < REGIONS_MAX; i++)
-        if (regions[i].kind == STANDIN_HANDLE || regions[i].kind == STANDIN_DEVICE)
+        if (regions[i].device == device && (regions[i].kind == STANDIN_HANDLE || regions[i].kind == STANDIN_DEVICE))
             sum += regions[i].bytes;
     pthread_mutex_unlock(&lock);
     return sum;
@@ -115,9 +124,8 @@ static uint64_t in_use(void)
 
 CUresult cuMemGetInfo(size_t *available, size_t *all)
 {
-    ENTER_FAILS(FAILED);
-    standin_need_context(__func__);
-    uint64_t used = in_use();
+    ENTER_CONTEXT(FAILED);
+    uint64_t used = in_use(device);
     *all = total;
     *available = used < total ? total - used : 0;
     return CUDA_SUCCESS;
@@ -133,13 +141,14 @@ CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocatio
     return CUDA_SUCCESS;
 }
 
-static CUresult allocate(const char *call, enum standin_kind kind, size_t bytes, void **out)
+static CUresult allocate(const char *call, int device, enum standin_kind kind, size_t bytes, void **out)
 {
-    standin_need_context(call);
+    if (kind == STANDIN_DEVICE && in_use(device) + bytes > total)
+        return CUDA_ERROR_OUT_OF_MEMORY;
     if (posix_memalign(out, 256, bytes) != 0)
         return CUDA_ERROR_OUT_OF_MEMORY;
     memset(*out, 0xCD, bytes);
-    add(call, (struct region){.kind = kind, .address = (uint64_t)(uintptr_t)*out, .bytes = bytes,
+    add(call, (struct region){.kind = kind, .device = device, .address = (uint64_t)(uintptr_t)*out, .bytes = bytes,
                               .access = PROT_READ | PROT_WRITE});
     return CUDA_SUCCESS;
 }
@@ -147,8 +156,8 @@ static CUresult allocate(const char *call, enum standin_kind kind, size_t bytes,
 CUresult cuMemAlloc(CUdeviceptr *out, size_t bytes)
 {
     void *memory = NULL;
-    ENTER_FAILS(CUDA_ERROR_OUT_OF_MEMORY);
-    CUresult result = allocate(__func__, STANDIN_DEVICE, bytes, &memory);
+    ENTER_CONTEXT(CUDA_ERROR_OUT_OF_MEMORY);
+    CUresult result = allocate(__func__, device, STANDIN_DEVICE, bytes, &memory);
     *out = (CUdeviceptr)(uintptr_t)memory;
     return result;
 }
@@ -161,11 +170,43 @@ CUresult cuMemFree(CUdeviceptr address)
     return fails ? FAILED : CUDA_SUCCESS;
 }
 
+uint64_t standin_cuda_allocate(int device, size_t bytes)
+{
+    void *memory = NULL;
+    if (device < 0 || device >= standin_devices() ||
+        allocate(__func__, device, STANDIN_DEVICE, bytes, &memory) != CUDA_SUCCESS)
+        standin_die(__func__, "%zu bytes on device %d", bytes, device);
+    return (uint64_t)(uintptr_t)memory;
+}
+
+void standin_cuda_free(uint64_t address)
+{
+    free((void *)(uintptr_t)take(__func__, STANDIN_DEVICE, address).address);
+}
+
+CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr address)
+{
+    ENTER_FAILS(FAILED);
+    pthread_mutex_lock(&lock);
+    const struct region *region = holding(address, 1);
+    bool known = region && (region->kind != STANDIN_RESERVED || region->mapped);
+    if (known && attribute == CU_POINTER_ATTRIBUTE_MEMORY_TYPE)
+        *(unsigned *)data = region->kind == STANDIN_PINNED ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+    else if (known && attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
+        *(int *)data = region->device;
+    else if (known && attribute == CU_POINTER_ATTRIBUTE_CONTEXT)
+        *(CUcontext *)data = region->kind == STANDIN_RESERVED ? NULL : standin_context(region->device);
+    else if (known)
+        standin_die(__func__, "attribute %d", (int)attribute);
+    pthread_mutex_unlock(&lock);
+    return known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned int flags)
 {
-    ENTER_FAILS(CUDA_ERROR_OUT_OF_MEMORY);
+    ENTER_CONTEXT(CUDA_ERROR_OUT_OF_MEMORY);
     (void)flags;
-    return allocate(__func__, STANDIN_PINNED, bytes, out);
+    return allocate(__func__, device, STANDIN_PINNED, bytes, out);
 }
 
 CUresult cuMemFreeHost(void *memory)
@@ -176,12 +217,12 @@ CUresult cuMemFreeHost(void *memory)
     return fails ? FAILED : CUDA_SUCCESS;
 }
 
-static void add_handle(const char *call, CUmemGenericAllocationHandle *out, int fd, uint64_t bytes)
+static void add_handle(const char *call, CUmemGenericAllocationHandle *out, int device, int fd, uint64_t bytes)
 {
     pthread_mutex_lock(&lock);
     *out = next_handle++;
     pthread_mutex_unlock(&lock);
-    add(call, (struct region){.kind = STANDIN_HANDLE, .address = *out, .bytes = bytes, .fd = fd});
+    add(call, (struct region){.kind = STANDIN_HANDLE, .device = device, .address = *out, .bytes = bytes, .fd = fd});
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUmemAllocationProp *prop,
@@ -190,12 +231,12 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUme
     ENTER_FAILS(CUDA_ERROR_OUT_OF_MEMORY);
     if (bytes % GRANULARITY != 0 || flags != 0 || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED)
         return CUDA_ERROR_INVALID_VALUE;
-    if (in_use() + bytes > total)
+    if (in_use(prop->location.id) + bytes > total)
         return CUDA_ERROR_OUT_OF_MEMORY;
     int fd = memfd_create("stand-in device memory", MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0)
         standin_die(__func__, "no memfd of %zu bytes", bytes);
-    add_handle(__func__, out, fd, bytes);
+    add_handle(__func__, out, prop->location.id, fd, bytes);
     return CUDA_SUCCESS;
 }
 
@@ -206,29 +247,46 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
     return fails ? FAILED : CUDA_SUCCESS;
 }
 
+/* A fabric handle is good in this process only: the number of the handle it was made of. */
 CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
                                       unsigned long long flags)
 {
     ENTER_FAILS(FAILED);
     pthread_mutex_lock(&lock);
     const struct region *region = find(STANDIN_HANDLE, handle);
-    if (!region || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || flags != 0)
+    if (!region || flags != 0)
         standin_die(__func__, "handle %llu of type %d", handle, (int)type);
-    *(int *)out = dup(region->fd);
+    if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        *(int *)out = dup(region->fd);
+    else if (type == CU_MEM_HANDLE_TYPE_FABRIC && getenv("STANDIN_CUDA_FABRIC"))
+        memcpy(out, &handle, sizeof handle);
+    else
+        standin_die(__func__, "type %d", (int)type);
     pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }
 
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *descriptor,
-                                        CUmemAllocationHandleType type)
+static int descriptor_of(void *shared, CUmemAllocationHandleType type)
+{
+    CUmemGenericAllocationHandle handle;
+    if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return (int)(intptr_t)shared;
+    memcpy(&handle, shared, sizeof handle);
+    pthread_mutex_lock(&lock);
+    const struct region *region = find(STANDIN_HANDLE, handle);
+    int fd = region ? region->fd : -1;
+    pthread_mutex_unlock(&lock);
+    return fd;
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *shared, CUmemAllocationHandleType type)
 {
     struct stat st;
-    ENTER_FAILS(FAILED);
-    int fd = (int)(intptr_t)descriptor;
-    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || fstat(fd, &st) != 0 || st.st_size <= 0 ||
-        (uint64_t)st.st_size % GRANULARITY != 0)
+    ENTER_CONTEXT(FAILED);
+    int fd = descriptor_of(shared, type);
+    if (fstat(fd, &st) != 0 || st.st_size <= 0 || (uint64_t)st.st_size % GRANULARITY != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    add_handle(__func__, out, dup(fd), (uint64_t)st.st_size);
+    add_handle(__func__, out, device, dup(fd), (uint64_t)st.st_size);
     return CUDA_SUCCESS;
 }
 
@@ -271,6 +329,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneric
     if (fits && mmap((void *)(uintptr_t)address, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, memory->fd, 0) == MAP_FAILED)
         standin_die(__func__, "mmap");
     range->mapped = fits;
+    range->device = memory->device;
     range->access = PROT_NONE;
     pthread_mutex_unlock(&lock);
     return fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -297,6 +356,7 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc
     struct region *range = find(STANDIN_RESERVED, address);
     if (!range || !range->mapped || range->bytes != bytes || count != 1)
         standin_die(__func__, "%#llx is not mapped", (unsigned long long)address);
+    range->device = desc->location.id;
     range->access = desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? PROT_READ | PROT_WRITE : PROT_READ;
     mprotect((void *)(uintptr_t)address, bytes, range->access);
     pthread_mutex_unlock(&lock);

@@ -3,34 +3,39 @@
  * Streams: a queue and a thread each. Addresses are checked when the work is done, not when it is queued.
  */
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "memory/cuda_move.h"
 #include "tests/standins/cuda_internal.h"
 
+/* A mark is a number: an event is done when the newest one of it has been reached. */
 struct event {
     uint32_t magic;
-    atomic_int queued;
+    uint64_t marked, reached;
+    int references; /* the caller's, and one for each item that names it */
 };
 
 struct item {
     struct item *next;
-    enum { COPY, SET, KERNEL, EVENT, HOST } what;
+    enum { COPY, SET, KERNEL, MARK, WAIT, HOST } what;
     const char *call;
     uint64_t dst, src, bytes;
     uint8_t value;
-    void *pageable; /* owned copy of a source that was not pinned */
+    bool any_device; /* the driver copies between devices, too */
+    void *pageable;  /* owned copy of a source that was not pinned */
     struct refit_cuda_move move;
     uint64_t threads;
     struct event *event;
+    uint64_t mark;
     void (*host)(void *);
     void *context;
 };
 
 struct stream {
     uint32_t magic;
+    int device;
     pthread_t thread;
     struct item *first, **last;
     bool busy, ending;
@@ -42,6 +47,7 @@ struct stream {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static bool held;
+static int delay, fault_in;
 
 void standin_cuda_hold(int hold)
 {
@@ -51,22 +57,38 @@ void standin_cuda_hold(int hold)
     pthread_mutex_unlock(&lock);
 }
 
-static void touch_rows(const struct item *item, const void *base, int64_t stride, bool writing)
+void standin_cuda_delay(int microseconds)
+{
+    pthread_mutex_lock(&lock);
+    delay = microseconds;
+    pthread_mutex_unlock(&lock);
+}
+
+void standin_cuda_fault(int nth)
+{
+    pthread_mutex_lock(&lock);
+    fault_in = nth;
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---- what items do ---- */
+
+static void touch_rows(const struct item *item, int device, const void *base, int64_t stride, bool writing)
 {
     uint64_t first = (uint64_t)(uintptr_t)base;
     uint64_t last = first + (item->move.count - 1) * (uint64_t)stride;
     uint64_t low = first < last ? first : last;
-    standin_touch(item->call, low, (first < last ? last : first) - low + item->move.run_bytes, writing);
+    standin_touch_on(item->call, device, low, (first < last ? last : first) - low + item->move.run_bytes, writing);
 }
 
-static void run_kernel(const struct item *item)
+static void run_kernel(const struct item *item, int device)
 {
     const struct refit_cuda_move *move = &item->move;
-    touch_rows(item, move->src, move->src_stride, false);
+    touch_rows(item, device, move->src, move->src_stride, false);
     if (move->dst)
-        touch_rows(item, move->dst, move->dst_stride, true);
+        touch_rows(item, device, move->dst, move->dst_stride, true);
     if (move->sum)
-        standin_touch(item->call, (uint64_t)(uintptr_t)move->sum, 16, true);
+        standin_touch_on(item->call, device, (uint64_t)(uintptr_t)move->sum, 16, true);
     for (uint64_t thread = 0; thread < item->threads; thread++) {
         unsigned long long sum[2];
         refit_cuda_move_thread(move, thread, item->threads, sum);
@@ -77,24 +99,69 @@ static void run_kernel(const struct item *item)
     }
 }
 
-static void perform(struct item *item)
+static void copy(const struct item *item, int device)
 {
+    int where = item->any_device ? STANDIN_ANY_DEVICE : device;
+    if (!item->pageable)
+        standin_touch_on(item->call, where, item->src, item->bytes, false);
+    standin_touch_on(item->call, where, item->dst, item->bytes, true);
+    memmove((void *)(uintptr_t)item->dst, item->pageable ? item->pageable : (const void *)(uintptr_t)item->src,
+            item->bytes);
+}
+
+static bool faults(const struct item *item)
+{
+    bool now = false;
+    pthread_mutex_lock(&lock);
+    if (item->what == KERNEL && fault_in > 0)
+        now = --fault_in == 0;
+    pthread_mutex_unlock(&lock);
+    return now;
+}
+
+static void perform(const struct item *item, int device)
+{
+    if (standin_lost(device) == CUDA_SUCCESS && faults(item))
+        standin_lose(device, CUDA_ERROR_ILLEGAL_ADDRESS);
+    if (standin_lost(device) != CUDA_SUCCESS)
+        return;
     if (item->what == COPY) {
-        if (!item->pageable)
-            standin_touch(item->call, item->src, item->bytes, false);
-        standin_touch(item->call, item->dst, item->bytes, true);
-        memcpy((void *)(uintptr_t)item->dst, item->pageable ? item->pageable : (const void *)(uintptr_t)item->src,
-               item->bytes);
+        copy(item, device);
     } else if (item->what == SET) {
-        standin_touch(item->call, item->dst, item->bytes, true);
+        standin_touch_on(item->call, device, item->dst, item->bytes, true);
         memset((void *)(uintptr_t)item->dst, item->value, item->bytes);
     } else if (item->what == KERNEL) {
-        run_kernel(item);
+        run_kernel(item, device);
     } else if (item->what == HOST) {
         item->host(item->context);
-    } else {
-        atomic_fetch_sub(&item->event->queued, 1);
     }
+}
+
+/* With the lock. */
+static void drop_event(struct event *event)
+{
+    if (--event->references > 0)
+        return;
+    event->magic = 0;
+    free(event);
+}
+
+/* With the lock: what has to do with events. */
+static void settle(struct item *item)
+{
+    if (item->what == MARK && item->event->reached < item->mark)
+        item->event->reached = item->mark;
+    if (item->event)
+        drop_event(item->event);
+    free(item->pageable);
+    free(item);
+}
+
+static bool may_run(const struct stream *stream, const struct item *item)
+{
+    if (standin_lost(stream->device) != CUDA_SUCCESS)
+        return true;
+    return !held && (item->what != WAIT || item->event->reached >= item->mark);
 }
 
 static void *work(void *context)
@@ -105,7 +172,7 @@ static void *work(void *context)
         struct item *item = stream->first;
         if (!item && stream->ending)
             break;
-        if (!item || held) {
+        if (!item || !may_run(stream, item)) {
             pthread_cond_wait(&changed, &lock);
             continue;
         }
@@ -113,11 +180,13 @@ static void *work(void *context)
         if (!stream->first)
             stream->last = &stream->first;
         stream->busy = true;
+        int pause = delay;
         pthread_mutex_unlock(&lock);
-        perform(item);
-        free(item->pageable);
-        free(item);
+        if (pause > 0)
+            usleep((useconds_t)pause);
+        perform(item, stream->device);
         pthread_mutex_lock(&lock);
+        settle(item);
         stream->busy = false;
         pthread_cond_broadcast(&changed);
     }
@@ -125,7 +194,9 @@ static void *work(void *context)
     return NULL;
 }
 
-static struct stream *live_stream(const char *call, CUstream handle)
+/* ---- streams ---- */
+
+static struct stream *stream_of(const char *call, CUstream handle)
 {
     struct stream *stream = (struct stream *)(void *)handle;
     if (!stream || stream->magic != STREAM_MAGIC)
@@ -133,23 +204,22 @@ static struct stream *live_stream(const char *call, CUstream handle)
     return stream;
 }
 
-static struct stream *stream_of(const char *call, CUstream handle)
+void standin_need_stream(const char *call, CUstream stream)
 {
-    standin_need_context(call);
-    return live_stream(call, handle);
+    stream_of(call, stream);
 }
 
 static struct event *event_of(const char *call, CUevent handle)
 {
     struct event *event = (struct event *)(void *)handle;
-    standin_need_context(call);
     if (!event || event->magic != EVENT_MAGIC)
         standin_die(call, "not a live event");
     return event;
 }
 
-static CUresult enqueue_on(const char *call, struct stream *stream, struct item item)
+static CUresult enqueue(const char *call, CUstream handle, struct item item)
 {
+    struct stream *stream = stream_of(call, handle);
     struct item *queued = malloc(sizeof *queued);
     if (!queued)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -157,6 +227,10 @@ static CUresult enqueue_on(const char *call, struct stream *stream, struct item 
     queued->call = call;
     queued->next = NULL;
     pthread_mutex_lock(&lock);
+    if (item.event) {
+        item.event->references++;
+        queued->mark = item.what == MARK ? ++item.event->marked : item.event->marked;
+    }
     *stream->last = queued;
     stream->last = &queued->next;
     pthread_cond_broadcast(&changed);
@@ -164,32 +238,23 @@ static CUresult enqueue_on(const char *call, struct stream *stream, struct item 
     return CUDA_SUCCESS;
 }
 
-static CUresult enqueue(const char *call, CUstream handle, struct item item)
-{
-    return enqueue_on(call, stream_of(call, handle), item);
-}
-
-void standin_need_stream(const char *call, CUstream stream)
-{
-    live_stream(call, stream);
-}
-
 void standin_enqueue(const char *call, CUstream stream, void (*host)(void *), void *context)
 {
     struct item item = {.what = HOST, .host = host, .context = context};
-    if (enqueue_on(call, live_stream(call, stream), item) != CUDA_SUCCESS)
+    if (enqueue(call, stream, item) != CUDA_SUCCESS)
         standin_die(call, "no memory");
 }
 
-CUresult cuStreamCreate(CUstream *out, unsigned int flags)
+CUresult cuStreamCreateWithPriority(CUstream *out, unsigned int flags, int priority)
 {
-    ENTER_FAILS(FAILED);
-    standin_need_context(__func__);
-    (void)flags;
+    ENTER_CONTEXT(FAILED);
+    if (flags != CU_STREAM_NON_BLOCKING || priority > 0 || priority < -5)
+        standin_die(__func__, "flags %u, priority %d", flags, priority);
     struct stream *stream = calloc(1, sizeof *stream);
     if (!stream)
         return CUDA_ERROR_OUT_OF_MEMORY;
     stream->magic = STREAM_MAGIC;
+    stream->device = device;
     stream->last = &stream->first;
     if (pthread_create(&stream->thread, NULL, work, stream) != 0)
         standin_die(__func__, "no thread");
@@ -198,6 +263,7 @@ CUresult cuStreamCreate(CUstream *out, unsigned int flags)
     return CUDA_SUCCESS;
 }
 
+/* CUDA lets what is queued end behind the caller's back; here the call waits for it. */
 CUresult cuStreamDestroy(CUstream handle)
 {
     bool fails = standin_enter(__func__);
@@ -213,60 +279,74 @@ CUresult cuStreamDestroy(CUstream handle)
     return fails ? FAILED : CUDA_SUCCESS;
 }
 
-CUresult cuStreamSynchronize(CUstream handle)
+CUresult cuStreamQuery(CUstream handle)
 {
-    bool fails = standin_enter(__func__);
+    ENTER_CONTEXT(FAILED);
     struct stream *stream = stream_of(__func__, handle);
     pthread_mutex_lock(&lock);
-    while (stream->first || stream->busy)
-        pthread_cond_wait(&changed, &lock);
+    bool busy = stream->first || stream->busy;
     pthread_mutex_unlock(&lock);
-    return fails ? FAILED : CUDA_SUCCESS;
+    /* An error that came with the last item is told, not its end. */
+    return standin_lost(device) != CUDA_SUCCESS ? standin_lost(device) : busy ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
+
+CUresult cuStreamWaitEvent(CUstream stream, CUevent handle, unsigned int flags)
+{
+    ENTER_CONTEXT(FAILED);
+    if (flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    return enqueue(__func__, stream, (struct item){.what = WAIT, .event = event_of(__func__, handle)});
+}
+
+/* ---- events ---- */
 
 CUresult cuEventCreate(CUevent *out, unsigned int flags)
 {
-    ENTER_FAILS(FAILED);
-    standin_need_context(__func__);
+    ENTER_CONTEXT(FAILED);
     (void)flags;
     struct event *event = calloc(1, sizeof *event);
     if (!event)
         return CUDA_ERROR_OUT_OF_MEMORY;
     event->magic = EVENT_MAGIC;
+    event->references = 1;
     standin_count(1);
     *out = (CUevent)(void *)event;
     return CUDA_SUCCESS;
 }
 
+/* Also while it is queued. */
 CUresult cuEventDestroy(CUevent handle)
 {
     bool fails = standin_enter(__func__);
     struct event *event = event_of(__func__, handle);
-    if (atomic_load(&event->queued) != 0)
-        standin_die(__func__, "the event is still queued");
-    event->magic = 0;
-    free(event);
+    pthread_mutex_lock(&lock);
+    drop_event(event);
+    pthread_mutex_unlock(&lock);
     standin_count(-1);
     return fails ? FAILED : CUDA_SUCCESS;
 }
 
 CUresult cuEventRecord(CUevent handle, CUstream stream)
 {
-    ENTER_FAILS(FAILED);
-    struct event *event = event_of(__func__, handle);
-    atomic_fetch_add(&event->queued, 1);
-    return enqueue(__func__, stream, (struct item){.what = EVENT, .event = event});
+    ENTER_CONTEXT(FAILED);
+    return enqueue(__func__, stream, (struct item){.what = MARK, .event = event_of(__func__, handle)});
 }
 
 CUresult cuEventQuery(CUevent handle)
 {
-    ENTER_FAILS(FAILED);
-    return atomic_load(&event_of(__func__, handle)->queued) > 0 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+    ENTER_CONTEXT(FAILED);
+    const struct event *event = event_of(__func__, handle);
+    pthread_mutex_lock(&lock);
+    bool pending = event->reached < event->marked;
+    pthread_mutex_unlock(&lock);
+    return standin_lost(device) != CUDA_SUCCESS ? standin_lost(device) : pending ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
+
+/* ---- work ---- */
 
 CUresult cuMemcpyHtoDAsync(CUdeviceptr dst, const void *src, size_t bytes, CUstream stream)
 {
-    ENTER_FAILS(FAILED);
+    ENTER_CONTEXT(FAILED);
     struct item item = {.what = COPY, .dst = dst, .src = (uint64_t)(uintptr_t)src, .bytes = bytes};
     if (!standin_is_known(item.src)) {
         item.pageable = malloc(bytes);
@@ -279,14 +359,21 @@ CUresult cuMemcpyHtoDAsync(CUdeviceptr dst, const void *src, size_t bytes, CUstr
 
 CUresult cuMemcpyDtoHAsync(void *dst, CUdeviceptr src, size_t bytes, CUstream stream)
 {
-    ENTER_FAILS(FAILED);
+    ENTER_CONTEXT(FAILED);
     return enqueue(__func__, stream,
                    (struct item){.what = COPY, .dst = (uint64_t)(uintptr_t)dst, .src = src, .bytes = bytes});
 }
 
+CUresult cuMemcpyDtoDAsync(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
+{
+    ENTER_CONTEXT(FAILED);
+    return enqueue(__func__, stream,
+                   (struct item){.what = COPY, .dst = dst, .src = src, .bytes = bytes, .any_device = true});
+}
+
 CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t bytes, CUstream stream)
 {
-    ENTER_FAILS(FAILED);
+    ENTER_CONTEXT(FAILED);
     return enqueue(__func__, stream, (struct item){.what = SET, .dst = dst, .value = value, .bytes = bytes});
 }
 
@@ -294,7 +381,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int x, unsigned int y, uns
                         unsigned int block_y, unsigned int block_z, unsigned int shared, CUstream stream,
                         void **parameters, void **extra)
 {
-    ENTER_FAILS(FAILED);
+    ENTER_CONTEXT(FAILED);
     struct item item = {.what = KERNEL, .threads = (uint64_t)x * block_x};
     if (!function || x == 0 || y != 1 || z != 1 || block_x != REFIT_CUDA_THREADS || block_y != 1 || block_z != 1 ||
         shared != 0 || extra)

@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the look-alike of libcuda.so.1 offers to tests besides CUDA's functions (by dlsym). Misuse (an address that is
- * not mapped, or not for writing; a handle freed twice; no context; an object destroyed while it is used) ends the
- * process with the call's name, and so does exit with something still allocated.
+ * not mapped, or not for writing, or another device's; a handle freed twice; no context) ends the process with the call's
+ * name, and so does exit with something still allocated.
+ *
+ * STANDIN_CUDA_DEVICES in the environment: how many devices there are (1); STANDIN_CUDA_FABRIC: they have fabric handles
+ * (of this process's own memory).
  */
 #ifndef REFIT_TESTS_STANDIN_CUDA_H
 #define REFIT_TESTS_STANDIN_CUDA_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #define STANDIN_API __attribute__((visibility("default")))
 
@@ -16,12 +20,21 @@
 STANDIN_API void standin_cuda_fail_call(const char *call, int nth);
 /* Streams stop before their next item, until hold is 0. */
 STANDIN_API void standin_cuda_hold(int hold);
-/* The device's memory from now on. */
+/* Every item of a stream takes so much longer. */
+STANDIN_API void standin_cuda_delay(int microseconds);
+/* The nth kernel (from 1) that runs reads a bad address: its device's context is lost, what is queued on it is dropped, and
+ * all calls fail with CUDA_ERROR_ILLEGAL_ADDRESS until the context has been given back. 0: none will. */
+STANDIN_API void standin_cuda_fault(int nth);
+/* Each device's memory from now on. */
 STANDIN_API void standin_cuda_total(size_t bytes);
 /* Objects alive. */
 STANDIN_API int standin_cuda_live(void);
 /* How often each function was called since the last reset; NULL behind the last. */
 STANDIN_API const char *standin_cuda_called(int index, int *times);
 STANDIN_API void standin_cuda_reset(void);
+
+/* Memory as a trainer in this process has it, in the device's primary context; the host may read and write it. */
+STANDIN_API uint64_t standin_cuda_allocate(int device, size_t bytes);
+STANDIN_API void standin_cuda_free(uint64_t address);
 
 #endif
