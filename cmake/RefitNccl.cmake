@@ -24,5 +24,5 @@ if(version LESS 22900) # older headers do not declare what is used where the lib
   return()
 endif()
 set(REFIT_NCCL_FOUND ON)
-set(REFIT_NCCL_INCLUDE ${REFIT_NCCL_HEADER} ${REFIT_CUDA_INCLUDE})
+set(REFIT_NCCL_INCLUDE ${REFIT_NCCL_HEADER} ${REFIT_CUDA_INCLUDE} ${REFIT_CUDA_INCLUDE}/cccl) # cuda_fp16.h wants nv/target
 message(STATUS "NCCL: header ${REFIT_NCCL_HEADER} (${version})")

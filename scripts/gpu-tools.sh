@@ -8,7 +8,7 @@ cuda=13.0
 nccl=2.32
 packages=""
 command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] ||
-  packages="nvidia-cuda-runtime==$cuda.* nvidia-cuda-nvcc==$cuda.* nvidia-cuda-crt==$cuda.* nvidia-nvvm==$cuda.*"
+  packages="nvidia-cuda-runtime==$cuda.* nvidia-cuda-nvcc==$cuda.* nvidia-cuda-crt==$cuda.* nvidia-nvvm==$cuda.* nvidia-cuda-cccl==$cuda.*"
 [ -e /usr/include/nccl.h ] || [ -e /usr/local/cuda/include/nccl.h ] || packages="${packages:+$packages }nvidia-nccl-cu13==$nccl.*"
 [ -n "$packages" ] || { [ "$1" = --needed ] && exit 1; exit 0; }
 [ "$1" != --needed ] || exit 0
