@@ -35,7 +35,7 @@ bool standin_is_known(uint64_t address);
 
 /* For look-alikes of libraries that queue work of their own. Both die unless the stream is live; neither needs a
  * context. `work(context)` runs in its turn, in the stream's thread. */
-void standin_need_stream(const char *call, CUstream stream);
+int standin_stream_device(const char *call, CUstream stream);
 void standin_enqueue(const char *call, CUstream stream, void (*work)(void *), void *context);
 
 #define ENTER_FAILS(error)        \

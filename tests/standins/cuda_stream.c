@@ -121,6 +121,10 @@ static bool faults(const struct item *item)
 
 static void perform(const struct item *item, int device)
 {
+    if (item->what == HOST) { /* also on a lost device: it has things to give back */
+        item->host(item->context);
+        return;
+    }
     if (standin_lost(device) == CUDA_SUCCESS && faults(item))
         standin_lose(device, CUDA_ERROR_ILLEGAL_ADDRESS);
     if (standin_lost(device) != CUDA_SUCCESS)
@@ -132,8 +136,6 @@ static void perform(const struct item *item, int device)
         memset((void *)(uintptr_t)item->dst, item->value, item->bytes);
     } else if (item->what == KERNEL) {
         run_kernel(item, device);
-    } else if (item->what == HOST) {
-        item->host(item->context);
     }
 }
 
@@ -204,9 +206,9 @@ static struct stream *stream_of(const char *call, CUstream handle)
     return stream;
 }
 
-void standin_need_stream(const char *call, CUstream stream)
+int standin_stream_device(const char *call, CUstream stream)
 {
-    stream_of(call, stream);
+    return stream_of(call, stream)->device;
 }
 
 static struct event *event_of(const char *call, CUevent handle)

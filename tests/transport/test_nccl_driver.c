@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <dlfcn.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -110,6 +111,39 @@ static void a_library_that_is_no_nccl_is_refused(void **state)
     in_child(stranger_is_refused, "libm.so.6");
 }
 
+static void old_is_refused(void)
+{
+    setenv("STANDIN_NCCL", "version:21805", 1);
+    expect_unsupported("libnccl.so.2: is version 2.18.5; NCCL 2.19 or newer is needed");
+}
+
+static void an_old_library_is_refused(void **state)
+{
+    in_child(old_is_refused, REFIT_TEST_STANDIN_NCCL);
+}
+
+static void loaded_is_taken(void)
+{
+    const struct refit_nccl_driver *driver;
+    struct refit_error err;
+    char text[REFIT_NCCL_DESCRIPTION_MAX];
+    void *first = dlopen(REFIT_TEST_STANDIN_NCCL, RTLD_NOW | RTLD_LOCAL);
+    CHECK(first);
+    CHECK(refit_nccl_driver(&driver, &err) == REFIT_OK);
+    CHECK(driver->library == first);
+    CHECK(driver->capabilities ==
+          (REFIT_NCCL_SHRINK | REFIT_NCCL_REVOKE | REFIT_NCCL_GROW | REFIT_NCCL_MULTI_RANK_GPU));
+    CHECK(!driver->ncclPutSignal && driver->ncclCommShrink);
+    refit_nccl_describe(text, sizeof text);
+    CHECK(strstr(text, ": shrink, revoke, grow, several ranks per GPU"));
+}
+
+/* Nothing but its path finds it: it is in no directory that is searched. */
+static void a_library_that_the_process_has_is_taken(void **state)
+{
+    in_child(loaded_is_taken, NULL);
+}
+
 static const char *string_of(ncclResult_t result)
 {
     return result == ncclRemoteError ? "remote process exited" : "other";
@@ -156,6 +190,8 @@ int main(void)
         cmocka_unit_test(the_real_library_has_every_call),
         cmocka_unit_test(a_missing_library_is_named),
         cmocka_unit_test(a_library_that_is_no_nccl_is_refused),
+        cmocka_unit_test(an_old_library_is_refused),
+        cmocka_unit_test(a_library_that_the_process_has_is_taken),
         cmocka_unit_test(results_become_statuses),
         cmocka_unit_test(versions_that_differ_are_both_named),
     };
