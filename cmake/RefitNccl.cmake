@@ -12,7 +12,8 @@ if(NOT REFIT_CUDA_FOUND)
   message(STATUS "NCCL: left out, nccl.h needs CUDA's headers")
   return()
 endif()
-find_path(REFIT_NCCL_HEADER nccl.h HINTS ${REFIT_CUDA_INCLUDE} PATHS ${PROJECT_SOURCE_DIR}/build/tools/gpu/nvidia/nccl/include)
+find_path(REFIT_NCCL_HEADER nccl.h HINTS ${REFIT_CUDA_INCLUDE}
+  PATHS ${PROJECT_SOURCE_DIR}/build/tools/gpu/nvidia/nccl/include)
 if(NOT REFIT_NCCL_HEADER)
   message(STATUS "NCCL: left out, no nccl.h (install libnccl-dev, or run scripts/gpu-tools.sh build/tools/gpu)")
   return()
@@ -24,5 +25,6 @@ if(version LESS 22900) # older headers do not declare what is used where the lib
   return()
 endif()
 set(REFIT_NCCL_FOUND ON)
-set(REFIT_NCCL_INCLUDE ${REFIT_NCCL_HEADER} ${REFIT_CUDA_INCLUDE} ${REFIT_CUDA_INCLUDE}/cccl) # cuda_fp16.h wants nv/target
+# cccl has nv/target, which cuda_fp16.h includes.
+set(REFIT_NCCL_INCLUDE ${REFIT_NCCL_HEADER} ${REFIT_CUDA_INCLUDE} ${REFIT_CUDA_INCLUDE}/cccl)
 message(STATUS "NCCL: header ${REFIT_NCCL_HEADER} (${version})")

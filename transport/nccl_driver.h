@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Private to transport/: NCCL, opened at run time. Types are those of nccl.h, so a call that does not fit is a compiler's
- * error. A process that has an NCCL (a trainer, by torch) uses that one; REFIT_NCCL_LIBRARY overrides.
+ * Private to transport/: NCCL, opened at run time. Types are those of nccl.h, so a call that does not fit is an error
+ * of the compiler. A process that has an NCCL (a trainer, by torch) uses that one; REFIT_NCCL_LIBRARY overrides.
  */
 #ifndef REFIT_TRANSPORT_NCCL_DRIVER_H
 #define REFIT_TRANSPORT_NCCL_DRIVER_H
@@ -23,7 +23,7 @@
 
 enum refit_nccl_capability {
     REFIT_NCCL_SHRINK = 1 << 0,         /* 2.27: ncclCommShrink */
-    REFIT_NCCL_REVOKE = 1 << 1,         /* 2.29: ncclCommRevoke */
+    REFIT_NCCL_REVOKE = 1 << 1,         /* 2.28.7: ncclCommRevoke */
     REFIT_NCCL_GROW = 1 << 2,           /* 2.29: ncclCommGetUniqueId, ncclCommGrow */
     REFIT_NCCL_ONE_SIDED = 1 << 3,      /* 2.29: windows, ncclPutSignal, ncclWaitSignal */
     REFIT_NCCL_MULTI_RANK_GPU = 1 << 4, /* 2.30.3: several ranks on one GPU, with NCCL_MULTI_RANK_GPU_ENABLE=1 */

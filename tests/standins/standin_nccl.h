@@ -13,8 +13,8 @@
 #define STANDIN_NCCL_API __attribute__((visibility("default")))
 #define STANDIN_NCCL_GROUP_MAX 2048
 
-/* The nth call (from 1) of a function whose name is `call` returns `result` (of ncclResult_t), once. Functions that give
- * something back do so all the same. */
+/* The nth call (from 1) of a function whose name is `call` returns `result` (of ncclResult_t), once. Functions that
+ * give something back do so all the same. */
 STANDIN_NCCL_API void standin_nccl_fail_call(const char *call, int nth, int result);
 /* Communicators that are begun from now on never come up. */
 STANDIN_NCCL_API void standin_nccl_init_hangs(int hangs);

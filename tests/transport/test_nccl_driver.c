@@ -68,8 +68,8 @@ static void real_is_whole(void)
     REFIT_NCCL_NEWER_CALLS(THERE)
 #undef THERE
     refit_nccl_describe(text, sizeof text);
-    snprintf(expected, sizeof expected, "built for %d.%d; libnccl.so.2 %d.%d.%d: shrink, revoke, grow, one-sided", NCCL_MAJOR,
-             NCCL_MINOR, NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH);
+    snprintf(expected, sizeof expected, "built for %d.%d; libnccl.so.2 %d.%d.%d: shrink, revoke, grow, one-sided",
+             NCCL_MAJOR, NCCL_MINOR, NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH);
     CHECK(strncmp(text, expected, strlen(expected)) == 0);
 }
 

@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What one GPU does for a refit, against what it can do: pack, scatter and digest on a stream against a copy within
+ * the device, storing and loading through pinned memory against plain copies over the bus. Medians of rounds that take
+ * turns. Every byte that was packed and scattered is digested again and compared, or the figures would mean nothing.
+ *
+ *   bench_gpu [--mib N] [--rounds N] [--device N]
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "layouts/layout.h"
+#include "memory/cuda_driver.h"
+#include "memory/cuda_stream.h"
+
+#define COLUMNS 4096 /* of bf16, cut into two halves: rows of 4 KiB */
+#define ROUNDS_MAX 101
+#define PATIENCE_MS 60000
+#define SKIPPED 77
+
+struct bench {
+    int device, rounds;
+    uint64_t bytes; /* of one half of the columns */
+    struct refit_layout *whole, *halves;
+    struct refit_plan *from, *to;
+    const struct refit_edge *edge_from, *edge_to;
+    struct refit_arena *source, *destination;
+    struct refit_cuda_stream *stream;
+    struct refit_cuda_buffer *staging, *other;
+    void *pinned;
+    const struct refit_cuda_driver *driver;
+    struct refit_completion *completions;
+    struct refit_segments *segments; /* of each batch */
+};
+
+typedef void work_fn(struct bench *b);
+
+static void must(enum refit_status status, const struct refit_error *err)
+{
+    if (status == REFIT_OK)
+        return;
+    fprintf(stderr, "bench_gpu: %s\n", err->text);
+    exit(1);
+}
+
+static struct refit_layout *layout(unsigned ranks, const char *placement, uint64_t rows)
+{
+    char text[512];
+    struct refit_error err;
+    struct refit_layout *out;
+    int n = snprintf(text, sizeof text,
+                     "{\"format\":\"refit-layout/1\",\"ranks\":%u,\"meshes\":{\"m\":{\"axes\":[\"t\"],\"shape\":[%u]}},"
+                     "\"entries\":[{\"tensor\":\"weight\",\"dtype\":\"BF16\",\"shape\":[%llu,%d],\"mesh\":\"m\","
+                     "\"placements\":[\"%s\"]}]}",
+                     ranks, ranks, (unsigned long long)rows, COLUMNS, placement);
+    must(refit_layout_parse(text, (size_t)n, "bench layout", &out, &err), &err);
+    return out;
+}
+
+/* Rank 0 of the halves takes its columns from the one rank of the whole: strided there, dense here. */
+static void plan(struct bench *b, uint64_t rows)
+{
+    struct refit_error err;
+    size_t count;
+    struct refit_plan_scope source = {.side = REFIT_SOURCE, .rank = 0, .rank_count = 1};
+    struct refit_plan_scope destination = {.side = REFIT_DESTINATION, .rank = REFIT_ALL_RANKS, .rank_count = 1};
+    b->whole = layout(1, "Replicate", rows);
+    b->halves = layout(2, "Shard(1)", rows);
+    must(refit_plan_build(b->whole, b->halves, source, &b->from, &err), &err);
+    must(refit_plan_build(b->whole, b->halves, destination, &b->to, &err), &err);
+    b->edge_to = refit_plan_edges(b->to, &count);
+    b->edge_from = refit_plan_edge(b->from, b->edge_to->digest);
+    b->bytes = refit_plan_bytes(b->to);
+}
+
+static void allocate(struct bench *b)
+{
+    struct refit_error err;
+    uint32_t batches = b->edge_to->batches;
+    must(refit_cuda_slot_create(b->device, refit_layout_arena_bytes(b->whole, 0), &b->source, &err), &err);
+    must(refit_cuda_slot_create(b->device, refit_layout_arena_bytes(b->halves, 0), &b->destination, &err), &err);
+    must(refit_cuda_stream_create(b->device, REFIT_CUDA_PRIORITY_DEFAULT, &b->stream, &err), &err);
+    must(refit_cuda_buffer_create(b->device, b->bytes, &b->staging, &err), &err);
+    must(refit_cuda_buffer_create(b->device, b->bytes, &b->other, &err), &err);
+    must(refit_cuda_driver(&b->driver, &err), &err);
+    must(refit_cuda_stream_enter(b->stream, &err), &err);
+    must(CUDA(b->driver, &err, cuMemHostAlloc, &b->pinned, b->bytes, 0), &err);
+    b->completions = calloc(batches, sizeof *b->completions);
+    b->segments = calloc(batches, sizeof *b->segments);
+    if (!b->completions || !b->segments)
+        exit(1);
+    for (uint32_t i = 0; i < batches; i++)
+        refit_segments_init(&b->segments[i], true);
+}
+
+static void wait_for_all(struct bench *b, uint32_t count)
+{
+    struct refit_error err;
+    for (uint32_t i = 0; i < count; i++)
+        must(refit_completion_wait(&b->completions[i], refit_deadline_in_ms(PATIENCE_MS), &err), &err);
+    must(refit_cuda_stream_wait(b->stream, refit_deadline_in_ms(PATIENCE_MS), &err), &err);
+}
+
+/* ---- what the device can do ---- */
+
+static CUstream stream_of(const struct bench *b)
+{
+    return (CUstream)refit_cuda_stream_handle(b->stream);
+}
+
+static void copy_within(struct bench *b)
+{
+    struct refit_error err;
+    must(CUDA(b->driver, &err, cuMemcpyDtoDAsync, refit_cuda_buffer_address(b->other),
+              refit_cuda_buffer_address(b->staging), b->bytes, stream_of(b)),
+         &err);
+    wait_for_all(b, 0);
+}
+
+static void copy_up(struct bench *b)
+{
+    struct refit_error err;
+    must(CUDA(b->driver, &err, cuMemcpyHtoDAsync, refit_cuda_buffer_address(b->other), b->pinned, b->bytes,
+              stream_of(b)),
+         &err);
+    wait_for_all(b, 0);
+}
+
+static void copy_down(struct bench *b)
+{
+    struct refit_error err;
+    must(CUDA(b->driver, &err, cuMemcpyDtoHAsync, b->pinned, refit_cuda_buffer_address(b->staging), b->bytes,
+              stream_of(b)),
+         &err);
+    wait_for_all(b, 0);
+}
+
+/* ---- what a refit does ---- */
+
+enum step { STEP_PACK, STEP_SPREAD, STEP_SCATTER, STEP_DIGEST };
+
+/* All batches of the edge, queued one after the other and waited for at the end. Between the strided side and staging
+ * (pack, spread), or between staging and the dense side (scatter). */
+static void run_step(struct bench *b, enum step step, bool digesting)
+{
+    struct refit_error err;
+    enum refit_status status;
+    uint64_t at = refit_cuda_buffer_address(b->staging);
+    for (uint32_t i = 0; i < b->edge_to->batches; i++) {
+        struct refit_walk strided = refit_walk_batch(b->from, b->edge_from, i, 0);
+        struct refit_walk dense = refit_walk_batch(b->to, b->edge_to, i, 0);
+        struct refit_segments *segments = &b->segments[i];
+        struct refit_completion *completion = &b->completions[i];
+        segments->digesting = digesting;
+        if (step == STEP_PACK)
+            status = refit_cuda_pack(b->stream, b->source, strided, at, segments, completion, &err);
+        else if (step == STEP_SPREAD)
+            status = refit_cuda_scatter(b->stream, b->source, strided, at, segments, completion, &err);
+        else if (step == STEP_SCATTER)
+            status = refit_cuda_scatter(b->stream, b->destination, dense, at, segments, completion, &err);
+        else
+            status = refit_cuda_digest(b->stream, b->destination, dense, segments, completion, &err);
+        must(status, &err);
+        at += refit_batch_bytes(b->to, b->edge_to, i);
+    }
+    wait_for_all(b, b->edge_to->batches);
+}
+
+static void pack(struct bench *b)
+{
+    run_step(b, STEP_PACK, true);
+}
+
+static void pack_only(struct bench *b)
+{
+    run_step(b, STEP_PACK, false);
+}
+
+static void spread(struct bench *b)
+{
+    run_step(b, STEP_SPREAD, true);
+}
+
+static void scatter(struct bench *b)
+{
+    run_step(b, STEP_SCATTER, true);
+}
+
+static void digest(struct bench *b)
+{
+    run_step(b, STEP_DIGEST, true);
+}
+
+/* Messages in pageable memory, as tcp has them, into the dense side and out of it. */
+static void through_host(struct bench *b, bool stores)
+{
+    struct refit_error err;
+    uint8_t *at = b->pinned;
+    for (uint32_t i = 0; i < b->edge_to->batches; i++) {
+        struct refit_walk walk = refit_walk_batch(b->to, b->edge_to, i, 0);
+        b->segments[i].digesting = true;
+        must(stores ? refit_memory_scatter(b->destination, walk, at, &b->segments[i], &b->completions[i], &err)
+                    : refit_memory_pack(b->destination, walk, at, &b->segments[i], &b->completions[i], &err),
+             &err);
+        at += refit_batch_bytes(b->to, b->edge_to, i);
+    }
+    wait_for_all(b, b->edge_to->batches);
+}
+
+static void store(struct bench *b)
+{
+    through_host(b, true);
+}
+
+static void load(struct bench *b)
+{
+    through_host(b, false);
+}
+
+static struct refit_digest sum(const struct bench *b)
+{
+    struct refit_digest all = {{0}};
+    for (uint32_t i = 0; i < b->edge_to->batches; i++)
+        for (size_t n = 0; n < b->segments[i].count; n++)
+            refit_digest_merge(&all, b->segments[i].items[n].digest);
+    return all;
+}
+
+/* ---- proof, then figures ---- */
+
+static void fill_source(struct bench *b)
+{
+    struct refit_error err;
+    uint64_t word = 0x9E3779B97F4A7C15u;
+    uint8_t *at = b->pinned;
+    for (uint64_t i = 0; i + sizeof word <= b->bytes; i += sizeof word) {
+        word ^= word << 13;
+        word ^= word >> 7;
+        word ^= word << 17;
+        memcpy(at + i, &word, sizeof word);
+    }
+    for (uint32_t i = 0; i < b->edge_to->batches; i++) {
+        struct refit_walk walk = refit_walk_batch(b->from, b->edge_from, i, 0);
+        b->segments[i].digesting = true;
+        must(refit_memory_scatter(b->source, walk, at, &b->segments[i], &b->completions[i], &err), &err);
+        at += refit_batch_bytes(b->to, b->edge_to, i);
+    }
+    wait_for_all(b, b->edge_to->batches);
+}
+
+static void expect(struct bench *b, struct refit_digest wanted, const char *what)
+{
+    if (refit_digest_equal(sum(b), wanted))
+        return;
+    fprintf(stderr, "bench_gpu: the digest after %s is not that of the source\n", what);
+    exit(1);
+}
+
+static void prove(struct bench *b)
+{
+    fill_source(b);
+    struct refit_digest wanted = sum(b);
+    pack(b);
+    expect(b, wanted, "packing");
+    scatter(b);
+    expect(b, wanted, "scattering");
+    digest(b);
+    expect(b, wanted, "digesting in place");
+    memset(b->pinned, 0, b->bytes);
+    load(b);
+    expect(b, wanted, "loading");
+    spread(b);
+    expect(b, wanted, "scattering into rows");
+    store(b);
+    expect(b, wanted, "storing what was loaded");
+}
+
+static const struct {
+    const char *name, *against;
+    work_fn *work;
+    int limit; /* index of what it is compared with */
+} works[] = {
+    {"copy within the device", "", copy_within, 0},
+    {"copy to the device, pinned", "", copy_up, 1},
+    {"copy from the device, pinned", "", copy_down, 2},
+    {"pack rows, digest", "of the copy within", pack, 0},
+    {"pack rows", "of the copy within", pack_only, 0},
+    {"scatter into rows, digest", "of the copy within", spread, 0},
+    {"scatter, dense, digest", "of the copy within", scatter, 0},
+    {"digest in place", "of the copy within", digest, 0},
+    {"store from host, digest", "of the copy to the device", store, 1},
+    {"load to host, digest", "of the copy from the device", load, 2},
+};
+#define WORKS (sizeof works / sizeof *works)
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void measure(struct bench *b, double gb_per_s[WORKS])
+{
+    static double seconds[WORKS][ROUNDS_MAX];
+    for (int round = -1; round < b->rounds; round++) { /* one for warmth */
+        for (size_t i = 0; i < WORKS; i++) {
+            int64_t begin = refit_clock_ns();
+            works[i].work(b);
+            if (round >= 0)
+                seconds[i][round] = (double)(refit_clock_ns() - begin) / 1e9;
+        }
+    }
+    for (size_t i = 0; i < WORKS; i++) {
+        qsort(seconds[i], (size_t)b->rounds, sizeof **seconds, by_size);
+        gb_per_s[i] = (double)b->bytes / seconds[i][b->rounds / 2] / 1e9;
+    }
+}
+
+static void report(struct bench *b)
+{
+    double gb_per_s[WORKS];
+    char text[REFIT_CUDA_DESCRIPTION_MAX];
+    refit_cuda_describe(text, sizeof text);
+    measure(b, gb_per_s);
+    printf("cuda: %s\n%.1f MiB in rows of %d bytes, %u batches, medians of %d rounds, GB/s of bytes moved once\n", text,
+           (double)b->bytes / 1048576, COLUMNS, b->edge_to->batches, b->rounds);
+    for (size_t i = 0; i < WORKS; i++) {
+        printf("%-32s %9.2f", works[i].name, gb_per_s[i]);
+        if (works[i].limit != (int)i)
+            printf("   %.2f %s", gb_per_s[i] / gb_per_s[works[i].limit], works[i].against);
+        putchar('\n');
+    }
+}
+
+static void release(struct bench *b)
+{
+    struct refit_error err;
+    for (uint32_t i = 0; i < b->edge_to->batches; i++)
+        refit_segments_release(&b->segments[i]);
+    free(b->segments);
+    free(b->completions);
+    must(CUDA(b->driver, &err, cuMemFreeHost, b->pinned), &err);
+    refit_cuda_stream_leave(b->stream);
+    refit_cuda_buffer_destroy(b->other);
+    refit_cuda_buffer_destroy(b->staging);
+    refit_cuda_stream_destroy(b->stream);
+    refit_arena_release(b->destination);
+    refit_arena_release(b->source);
+    refit_plan_release(b->to);
+    refit_plan_release(b->from);
+    refit_layout_release(b->halves);
+    refit_layout_release(b->whole);
+}
+
+static long option(int argc, char **argv, const char *name, long otherwise, long most, long least)
+{
+    for (int i = 1; i + 1 < argc; i += 2)
+        if (strcmp(argv[i], name) == 0)
+            otherwise = strtol(argv[i + 1], NULL, 10);
+    if (otherwise < least || otherwise > most) {
+        fprintf(stderr, "bench_gpu: %s: from %ld to %ld\n", name, least, most);
+        exit(2);
+    }
+    return otherwise;
+}
+
+int main(int argc, char **argv)
+{
+    struct refit_error err;
+    long mib = option(argc, argv, "--mib", 1024, 1 << 20, 1);
+    struct bench b = {
+        .device = (int)option(argc, argv, "--device", 0, 63, 0),
+        .rounds = (int)option(argc, argv, "--rounds", 15, ROUNDS_MAX, 0),
+    };
+    if (refit_cuda_probe(&err) != REFIT_OK) {
+        printf("skipped: %s\n", err.text);
+        return SKIPPED;
+    }
+    plan(&b, (uint64_t)mib * (1 << 20) / COLUMNS);
+    allocate(&b);
+    prove(&b);
+    if (b.rounds > 0)
+        report(&b);
+    release(&b);
+    return 0;
+}
