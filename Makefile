@@ -1,7 +1,7 @@
 # A thin front for the CMake presets. `make help` lists what there is.
 BUILD := build/dev
 
-.PHONY: help setup gpu-tools build test test-pod test-api image demo bench cluster chaos sanitize fuzz install clean
+.PHONY: help setup gpu-tools build test test-gpu test-pod test-api image demo bench cluster chaos sanitize fuzz install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -23,6 +23,12 @@ test: ## build and run all tests
 	@scripts/setup.sh api && scripts/api-tools.sh build/tools/api || echo "the test of the API against docs/openapi.yaml will skip, and say so"
 	@scripts/setup.sh pod && scripts/deploy-tools.sh build/tools || echo "tests of the chart and of its pod will skip, and say so"
 	scripts/test.sh $(BUILD)
+
+test-gpu: ## pack, scatter, digest and NCCL on this machine's GPU: the right bytes, then GB/s; skips without one
+	@$(MAKE) --no-print-directory gpu-tools
+	@scripts/setup.sh build
+	cmake --preset release >/dev/null && cmake --build --preset release --target refitd bench_gpu bench_nccl
+	scripts/test-gpu.sh build/release
 
 test-pod: build ## run the chart's pod under podman: refits, restarts, probes, preStop (root)
 	@scripts/setup.sh pod
