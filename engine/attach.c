@@ -23,14 +23,17 @@ enum member {
     M_VERSION = 1 << 11,
     M_OK = 1 << 12,
     M_KV = 1 << 13,
+    M_STABLE = 1 << 14,
+    M_SWAP = 1 << 15,
+    M_WINDOW = 1 << 16,
 };
 
 static const struct {
     const char *name;
     unsigned members;
 } types[] = {
-    [REFIT_ATTACH_ATTACH] = {"attach", M_ABI | M_RANK | M_RANKS | M_PROCESS | M_RETURNING},
-    [REFIT_ATTACH_ATTACHED] = {"attached", M_ABI | M_SLOTS | M_BYTES},
+    [REFIT_ATTACH_ATTACH] = {"attach", M_ABI | M_RANK | M_RANKS | M_PROCESS | M_RETURNING | M_STABLE | M_SWAP | M_WINDOW},
+    [REFIT_ATTACH_ATTACHED] = {"attached", M_ABI | M_SLOTS | M_BYTES | M_SWAP | M_WINDOW},
     [REFIT_ATTACH_REFUSED] = {"refused", M_STATUS | M_TEXT},
     [REFIT_ATTACH_SLOT] = {"slot", M_SLOT},
     [REFIT_ATTACH_PREPARE] = {"prepare", M_REFIT | M_SLOT | M_VERSION},
@@ -39,8 +42,16 @@ static const struct {
     [REFIT_ATTACH_READY] = {"ready", M_REFIT | M_OK | M_TEXT},
     [REFIT_ATTACH_SWAPPED] = {"swapped", M_VERSION | M_KV},
     [REFIT_ATTACH_DETACH] = {"detach", 0},
+    [REFIT_ATTACH_MOVE] = {"move", M_REFIT | M_SLOT},
+    [REFIT_ATTACH_MOVED] = {"moved", M_REFIT | M_OK | M_WINDOW | M_TEXT},
 };
 #define TYPE_COUNT (sizeof types / sizeof types[0])
+
+const char *refit_swap_mode_name(enum refit_swap_mode mode)
+{
+    static const char *const names[REFIT_SWAP_MODES] = {"pointer", "copy", "remap", "in-place"};
+    return (unsigned)mode < REFIT_SWAP_MODES ? names[mode] : "unknown";
+}
 
 /* --- building ---------------------------------------------------------------------------------------------- */
 
@@ -80,6 +91,10 @@ static bool add_numbers(json_t *object, const struct refit_attach_message *m, un
         bad |= json_object_set_new(object, "returning", json_boolean(m->returning));
     if (members & M_OK)
         bad |= json_object_set_new(object, "ok", json_boolean(m->ok));
+    if (members & M_STABLE)
+        bad |= json_object_set_new(object, "stable", json_boolean(m->stable));
+    if (members & M_WINDOW)
+        bad |= json_object_set_new(object, "window", json_integer(m->window));
     return bad == 0;
 }
 
@@ -94,6 +109,8 @@ static bool add_texts(json_t *object, const struct refit_attach_message *m, unsi
         bad |= json_object_set_new(object, "refit", text_json(m->refit));
     if (members & M_KV)
         bad |= json_object_set_new(object, "kv", text_json(m->kv));
+    if (members & M_SWAP)
+        bad |= json_object_set_new(object, "swap", json_string(refit_swap_mode_name(m->swap)));
     if (members & M_VERSION) {
         bad |= json_object_set_new(object, "version", refit_json_u64(m->version.version));
         bad |= json_object_set_new(object, "label", text_json(m->version.label));
@@ -161,6 +178,18 @@ static enum refit_status read_status(const json_t *object, enum refit_status *ou
     return status;
 }
 
+static enum refit_status read_swap(const json_t *object, enum refit_swap_mode *out, struct refit_error *err)
+{
+    const char *name = NULL;
+    enum refit_status status = refit_json_get_string(object, "swap", "message", &name, err);
+    for (unsigned mode = 0; status == REFIT_OK && mode < REFIT_SWAP_MODES; mode++) {
+        *out = (enum refit_swap_mode)mode;
+        if (strcmp(name, refit_swap_mode_name(*out)) == 0)
+            return REFIT_OK;
+    }
+    return status == REFIT_OK ? refit_fail(err, REFIT_INVALID, "message: swap mode \"%.32s\" is not known", name) : status;
+}
+
 static enum refit_status read_version(const json_t *object, struct refit_version *out, struct refit_error *err)
 {
     enum refit_status status = refit_json_get_u64(object, "version", "message", &out->version, err);
@@ -195,6 +224,10 @@ static enum refit_status read_numbers(const json_t *object, unsigned members, st
         status = read_bool(object, "returning", &m->returning, err);
     if (status == REFIT_OK && (members & M_OK))
         status = read_bool(object, "ok", &m->ok, err);
+    if (status == REFIT_OK && (members & M_STABLE))
+        status = read_bool(object, "stable", &m->stable, err);
+    if (status == REFIT_OK && (members & M_WINDOW))
+        status = read_u32(object, "window", &m->window, err);
     return status;
 }
 
@@ -210,6 +243,8 @@ static enum refit_status read_texts(const json_t *object, unsigned members, stru
         status = read_text(object, "refit", m->refit, sizeof m->refit, err);
     if (status == REFIT_OK && (members & M_KV))
         status = read_text(object, "kv", m->kv, sizeof m->kv, err);
+    if (status == REFIT_OK && (members & M_SWAP))
+        status = read_swap(object, &m->swap, err);
     if (status == REFIT_OK && (members & M_VERSION))
         status = read_version(object, &m->version, err);
     return status;

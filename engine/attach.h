@@ -4,20 +4,27 @@
  * most REFIT_ATTACH_MESSAGE_MAX bytes), descriptors beside it (base/io.h). Both sides build and read messages with
  * the functions here, so the format has one home.
  *
- *   engine -> refitd   attach    {abi, rank, ranks, label, returning}  + layout memfd [+ claim, slot 0.., when returning]
- *   refitd -> engine   attached  {abi, slots, bytes}                   + claim memfd, slot 0.. (read-only)
+ *   engine -> refitd   attach    {abi, rank, ranks, label, returning, stable, swap, window}
+ *                                                                      + layout memfd [+ claim, slot 0.., when returning]
+ *   refitd -> engine   attached  {abi, slots, bytes, swap, window}     + claim memfd, slot 0.. (read-only)
  *                      refused   {status, text}                          and the socket is closed
  *                      slot      {slot}                                + its new memfd (a slot was replaced)
  *                      prepare   {refit, slot, version, label, digest}
  *   engine -> refitd   prepared  {refit, ok, text}
  *   refitd -> engine   swapping  {refit, version, label, digest, kv}
  *   engine -> refitd   ready     {refit, ok, text}
+ *   refitd -> engine   move      {refit, slot}                           the window shows this slot from now on
+ *   engine -> refitd   moved     {refit, ok, window, text}
  *   refitd -> engine   swapped   {version, label, digest, kv}           no answer
  *   engine -> refitd   detach    {}
  *
  * The layout travels as a sealed memfd, since a document can be larger than a message. An engine that reconnects to a
  * restarted refitd says `returning` and hands back its claim page and slots; refitd takes over what passes its
  * checks and answers with the descriptors that hold from now on (the same ones, or new ones).
+ *
+ * `swap` is how versions are swapped. In all modes but `pointer` an engine reads through a window, one range of addresses
+ * that never changes; `window` is the slot that it shows (REFIT_SLOT_NONE: none). `stable`: the engine can do with
+ * no other mode.
  */
 #ifndef REFIT_ENGINE_ATTACH_H
 #define REFIT_ENGINE_ATTACH_H
@@ -28,17 +35,24 @@
 #define REFIT_ATTACH_MESSAGE_MAX 8192
 #define REFIT_REFIT_ID_MAX 64 /* with its NUL */
 
+/* How a version takes the place of the one before it (docs/receiver.md, "Swap modes"). */
+enum refit_swap_mode { REFIT_SWAP_POINTER, REFIT_SWAP_COPY, REFIT_SWAP_REMAP, REFIT_SWAP_IN_PLACE };
+#define REFIT_SWAP_MODES 4
+const char *refit_swap_mode_name(enum refit_swap_mode mode); /* "pointer", "copy", "remap", "in-place" */
+
 enum refit_attach_type {
     REFIT_ATTACH_ATTACH, REFIT_ATTACH_ATTACHED, REFIT_ATTACH_REFUSED, REFIT_ATTACH_SLOT, REFIT_ATTACH_PREPARE,
-    REFIT_ATTACH_PREPARED, REFIT_ATTACH_SWAPPING, REFIT_ATTACH_READY, REFIT_ATTACH_SWAPPED, REFIT_ATTACH_DETACH
+    REFIT_ATTACH_PREPARED, REFIT_ATTACH_SWAPPING, REFIT_ATTACH_READY, REFIT_ATTACH_SWAPPED, REFIT_ATTACH_DETACH,
+    REFIT_ATTACH_MOVE, REFIT_ATTACH_MOVED
 };
 
 /* One message, all types; a type uses the members its line above names, the rest is zero. Plain data. */
 struct refit_attach_message {
     enum refit_attach_type type;
-    uint32_t abi, rank, ranks, slots, slot;
+    uint32_t abi, rank, ranks, slots, slot, window;
     uint64_t bytes;
-    bool returning, ok;
+    bool returning, ok, stable;
+    enum refit_swap_mode swap;
     enum refit_status status;
     struct refit_version version;
     char label[64];

@@ -5,7 +5,7 @@
  * here can only make it wait (bounded by the refit's deadline); it never takes an index, size or address from it.
  *
  *     gate = slot:8 | generation:24 | pins:32
- *     acquire(LATEST)  g = fetch_add(gate, 1): the slot is in the top byte (NONE: nothing is served)
+ *     acquire(LATEST)  g = fetch_add(gate, 1): the slot is in the top byte (NONE, BUSY, TORN: nothing is served)
  *     release          fetch_add(done[slot], 1), release order
  *     acquire(v)       find v; entered[slot]++; read version[slot] again; changed: done[slot]++, STALE
  *     flip             g = exchange(gate, new); entered[old] += pins(g)
@@ -37,6 +37,8 @@
 #define REFIT_CLAIM_MAGIC 0x31434c4354464552ull /* "REFTCLC1" */
 #define REFIT_SLOTS_MAX 16
 #define REFIT_SLOT_NONE 0xffu
+#define REFIT_SLOT_BUSY 0xfeu /* in a gate only: the engine was told to pause, and the swap is not over */
+#define REFIT_SLOT_TORN 0xfdu /* in a gate only: a swap that failed left no whole version */
 #define REFIT_CLAIM_BYTES 8192
 
 struct refit_claim_slot {

@@ -24,7 +24,7 @@ enum refit_status refit_engine_acquire(struct refit_engine *engine, uint64_t ver
         return REFIT_INVALID;
     uint32_t slot = refit_claim_acquire_latest(claim);
     if (__builtin_expect(slot >= REFIT_SLOTS_MAX, 0))
-        return REFIT_NOT_FOUND;
+        return slot == REFIT_SLOT_BUSY ? REFIT_BUSY : slot == REFIT_SLOT_TORN ? REFIT_CORRUPT : REFIT_NOT_FOUND;
     pin->slot = slot;
     pin->version = atomic_load_explicit(&claim->slot[slot].version, memory_order_relaxed);
     return REFIT_OK;
@@ -139,6 +139,8 @@ static enum refit_status create(const struct refit_engine_config *config, struct
     engine->before_swap = config->before_swap;
     engine->after_swap = config->after_swap;
     engine->context = config->context;
+    engine->stable = config->stable_addresses != 0;
+    engine->windowed = REFIT_SLOT_NONE;
     engine->sock = engine->layout_fd = -1;
     snprintf(engine->label, sizeof engine->label, "%s", config->label ? config->label : program_invocation_short_name);
     pthread_condattr_t clock;

@@ -15,6 +15,7 @@
 #include "engine/claim.h"
 #include "layouts/layout.h"
 #include "memory/slot.h"
+#include "memory/window.h"
 
 /* One buffer of this rank. `order` of the engine sorts ids by name. */
 struct refit_engine_buffer_info {
@@ -38,6 +39,12 @@ struct refit_engine {
     const void **table[REFIT_SLOTS_MAX];  /* buffer_count pointers each; they change only while the slot is idle */
     uint32_t rank, ranks, slots;
     uint64_t slot_bytes;
+    bool stable;                          /* the application can do with no other than constant addresses */
+    enum refit_swap_mode swap;
+    struct refit_window *window;          /* NULL: mode pointer */
+    uint32_t windowed;                    /* the slot it shows; REFIT_SLOT_NONE: none */
+    const void **window_table;            /* constant; the windowed slot's place in `table` has it */
+    const void **own_table;               /* of the windowed slot's own mapping */
 
     struct refit_engine_buffer_info *buffers;
     uint32_t *order;
@@ -78,7 +85,17 @@ void refit_engine_buffers_release(struct refit_engine *engine);
 enum refit_status refit_engine_map_all(struct refit_engine *engine, const struct refit_attach_message *attached,
                                        const int *fds, size_t fd_count, struct refit_error *err);
 enum refit_status refit_engine_map_slot(struct refit_engine *engine, uint32_t slot, int fd, struct refit_error *err);
+/* What a `move` asks for. */
+enum refit_status refit_engine_move(struct refit_engine *engine, uint32_t slot, struct refit_error *err);
 void refit_engine_unmap(struct refit_engine *engine);
+
+/* --- window.c */
+/* Makes the window that `attached` speaks of, if it is not there yet, and lets it show its slot. */
+enum refit_status refit_engine_window_open(struct refit_engine *engine, uint32_t slot, struct refit_error *err);
+/* Shows another slot, or the same slot's new memory; neither is read. After an error it shows what it showed, or
+ * nothing (engine->windowed). */
+enum refit_status refit_engine_window_show(struct refit_engine *engine, uint32_t slot, struct refit_error *err);
+void refit_engine_window_close(struct refit_engine *engine);
 
 /* --- session.c */
 void *refit_engine_session(void *engine);

@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 
 #include "base/io.h"
+#include "base/log.h"
 #include "engine/engine_internal.h"
 
 #include <fcntl.h>
@@ -94,17 +95,22 @@ static enum refit_status open_slot(struct refit_engine *engine, uint32_t slot, i
     return status == REFIT_OK ? REFIT_OK : refit_error_prefix(err, status, "slot %u", slot);
 }
 
+/* The window follows the slot to its new memory; where it can't, it is empty, and so are its readers' gates
+ * until it shows something again. */
 static void install_slot(struct refit_engine *engine, uint32_t slot, struct slot_mapping *mapping)
 {
+    struct refit_error error;
     if (!mapping->arena)
         return;
     struct refit_arena *old = engine->arena[slot];
+    const void **table = engine->windowed == slot ? engine->own_table : engine->table[slot];
     engine->arena[slot] = mapping->arena;
     engine->identity[slot] = mapping->identity;
     mapping->arena = NULL;
     for (uint32_t i = 0; i < engine->buffer_count; i++)
-        engine->table[slot][i] =
-            refit_arena_host(engine->arena[slot], engine->buffers[i].offset, engine->buffers[i].bytes);
+        table[i] = refit_arena_host(engine->arena[slot], engine->buffers[i].offset, engine->buffers[i].bytes);
+    if (engine->windowed == slot && refit_engine_window_show(engine, slot, &error) != REFIT_OK)
+        refit_log_event(REFIT_LOG_ERROR, "window not mapped", REFIT_LOG_CAUSE(&error));
     refit_arena_release(old);
 }
 
@@ -116,7 +122,21 @@ enum refit_status refit_engine_map_slot(struct refit_engine *engine, uint32_t sl
         return status;
     install_slot(engine, slot, &mapping);
     atomic_store_explicit(&engine->claim, engine->page->claim, memory_order_release);
-    return REFIT_OK;
+    return engine->window && engine->windowed == REFIT_SLOT_NONE
+               ? refit_fail(err, REFIT_SYSTEM, "slot %u: its new memory could not be shown", slot)
+               : REFIT_OK;
+}
+
+enum refit_status refit_engine_move(struct refit_engine *engine, uint32_t slot, struct refit_error *err)
+{
+    if (slot >= engine->slots || !engine->window)
+        return refit_fail(err, REFIT_PEER, "refitd moves a window of swap mode %s to slot %u of %u",
+                          refit_swap_mode_name(engine->swap), slot, engine->slots);
+    if (!slot_idle(engine, slot) || (engine->windowed != REFIT_SLOT_NONE && !slot_idle(engine, engine->windowed)))
+        return refit_fail(err, REFIT_BUSY, "slots %u and %u are not idle", engine->windowed, slot);
+    enum refit_status status = refit_engine_window_show(engine, slot, err);
+    atomic_store_explicit(&engine->claim, engine->page->claim, memory_order_release);
+    return status;
 }
 
 /* --- the whole of `attached` ------------------------------------------------------------------------------- */
@@ -139,7 +159,13 @@ static enum refit_status check_attached(struct refit_engine *engine, const struc
     if (m->abi != REFIT_CLAIM_ABI)
         return refit_fail(err, REFIT_MISMATCH, "refitd speaks abi %u, this library %d; use one release of both", m->abi,
                           REFIT_CLAIM_ABI);
-    if (m->slots < 2 || m->slots > REFIT_SLOTS_MAX || fd_count != m->slots + 1)
+    if (engine->stable && m->swap == REFIT_SWAP_POINTER)
+        return refit_fail(err, REFIT_MISMATCH, "this engine needs addresses that don't change, refitd swaps by pointer; "
+                          "start refitd with --swap copy, remap or in-place");
+    if (engine->slots != 0 && engine->swap != m->swap)
+        return refit_fail(err, REFIT_MISMATCH, "refitd now swaps by %s, this process was attached for %s; restart the "
+                          "engine", refit_swap_mode_name(m->swap), refit_swap_mode_name(engine->swap));
+    if (m->slots < 1 || m->slots > REFIT_SLOTS_MAX || fd_count != m->slots + 1)
         return refit_fail(err, REFIT_PEER, "refitd offered %u slots with %zu descriptors", m->slots, fd_count);
     if (m->bytes < need)
         return refit_fail(err, REFIT_MISMATCH, "slots have %llu bytes, the layout of rank %u needs %llu",
@@ -180,6 +206,7 @@ enum refit_status refit_engine_map_all(struct refit_engine *engine, const struct
         return status;
     engine->slots = attached->slots;
     engine->slot_bytes = attached->bytes;
+    engine->swap = attached->swap;
     status = allocate_tables(engine, err);
     for (uint32_t slot = 0; status == REFIT_OK && slot < engine->slots; slot++)
         status = open_slot(engine, slot, fds[slot + 1], &mappings[slot], err);
@@ -188,7 +215,11 @@ enum refit_status refit_engine_map_all(struct refit_engine *engine, const struct
     if (status != REFIT_OK)
         goto release_mappings;
     install(engine, page, mappings);
-    return REFIT_OK;
+    if (engine->swap != REFIT_SWAP_POINTER) {
+        status = refit_engine_window_open(engine, attached->window, err);
+        atomic_store_explicit(&engine->claim, engine->page->claim, memory_order_release);
+    }
+    return status;
 
 release_mappings:
     for (uint32_t slot = 0; slot < engine->slots; slot++)
@@ -198,6 +229,7 @@ release_mappings:
 
 void refit_engine_unmap(struct refit_engine *engine)
 {
+    refit_engine_window_close(engine);
     for (uint32_t slot = 0; slot < REFIT_SLOTS_MAX; slot++) {
         refit_arena_release(engine->arena[slot]);
         free(engine->table[slot]);

@@ -82,7 +82,8 @@ static size_t returned_fds(const struct refit_engine *engine, int *fds)
 static enum refit_status declare(struct refit_engine *engine, struct refit_error *err)
 {
     struct refit_attach_message m = {.type = REFIT_ATTACH_ATTACH, .abi = REFIT_CLAIM_ABI, .rank = engine->rank,
-                                     .ranks = engine->ranks, .returning = engine->page != NULL};
+                                     .ranks = engine->ranks, .returning = engine->page != NULL,
+                                     .stable = engine->stable, .swap = engine->swap, .window = engine->windowed};
     int fds[FDS_MAX];
     snprintf(m.label, sizeof m.label, "%s", engine->label);
     return refit_attach_send(engine->sock, &m, fds, returned_fds(engine, fds), err);
@@ -193,6 +194,19 @@ static enum refit_status on_swapping(struct refit_engine *engine, const struct r
     return answer(engine, REFIT_ATTACH_READY, m->refit, ok, "the engine's before_swap hook refused", err);
 }
 
+/* During the pause that before_swap began, so on this thread nothing is read. */
+static enum refit_status on_move(struct refit_engine *engine, const struct refit_attach_message *m,
+                                 struct refit_error *err)
+{
+    struct refit_error refusal = {.status = REFIT_OK};
+    struct refit_attach_message answered = {.type = REFIT_ATTACH_MOVED};
+    answered.ok = refit_engine_move(engine, m->slot, &refusal) == REFIT_OK;
+    answered.window = engine->windowed;
+    memcpy(answered.refit, m->refit, sizeof answered.refit);
+    snprintf(answered.text, sizeof answered.text, "%.*s", (int)sizeof answered.text - 1, refusal.text);
+    return refit_attach_send(engine->sock, &answered, NULL, 0, err);
+}
+
 static void on_swapped(struct refit_engine *engine, const struct refit_attach_message *m)
 {
     if (engine->after_swap)
@@ -219,6 +233,7 @@ static enum refit_status dispatch(struct refit_engine *engine, const struct refi
     switch (m->type) {
     case REFIT_ATTACH_PREPARE: return on_prepare(engine, m, err);
     case REFIT_ATTACH_SWAPPING: return on_swapping(engine, m, err);
+    case REFIT_ATTACH_MOVE: return on_move(engine, m, err);
     case REFIT_ATTACH_SLOT: return on_slot(engine, m, fds, count, err);
     case REFIT_ATTACH_SWAPPED: on_swapped(engine, m); return REFIT_OK;
     case REFIT_ATTACH_REFUSED: return refit_fail(err, m->status, "%s", m->text);

@@ -111,6 +111,8 @@ static void check_version(const struct refit_health_view *view, struct checks *c
     const char *siblings = view->siblings ? view->siblings->waiting : "";
     if (view->receiver->bank.adopting)
         check(checks, "version", version, "waiting for engines to hand their slots back after a restart");
+    else if (view->receiver->bank.torn)
+        check(checks, "version", version, "a swap that failed left no whole version: refit again");
     else
         check(checks, "version", version, "no version is served yet%s%s", *siblings ? "; siblings: " : "", siblings);
     if (version && view->ready_min_version)

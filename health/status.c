@@ -138,6 +138,8 @@ json_t *refit_health_weights_json(const struct refit_receiver_snapshot *receiver
                             "refit", receiver->session);
     if (!out)
         return NULL;
+    set(out, "swap", json_string(refit_swap_mode_name(bank->swap)));
+    set(out, "torn", json_boolean(bank->torn));
     set(out, "model_bytes", refit_json_u64(receiver->model_bytes));
     set(out, "active", in_state(bank, REFIT_SLOT_ACTIVE));
     set(out, "staged", in_state(bank, REFIT_SLOT_STAGED));

@@ -77,6 +77,14 @@ void refit_bank_set_notify(struct refit_bank *bank, refit_bank_notify notify, vo
     refit_bank_unlock(bank);
 }
 
+void refit_bank_set_evict(struct refit_bank *bank, refit_bank_evict evict, void *context)
+{
+    refit_bank_lock(bank);
+    bank->evict = evict;
+    bank->evict_context = context;
+    refit_bank_unlock(bank);
+}
+
 /* --- memory ------------------------------------------------------------------------------------------------ */
 
 bool refit_bank_sized(const struct refit_bank *bank)
@@ -199,8 +207,6 @@ static enum refit_status check_config(const struct refit_bank_config *config, st
     if (config->ranks < 1 || config->ranks > REFIT_BANK_RANKS_MAX)
         return refit_fail(err, REFIT_INVALID, "ranks: %u, 1 to %d are served by one refitd", config->ranks,
                           REFIT_BANK_RANKS_MAX);
-    if (config->slots < 2 || config->slots > REFIT_SLOTS_MAX)
-        return refit_fail(err, REFIT_INVALID, "slots: %u, 2 to %d are possible", config->slots, REFIT_SLOTS_MAX);
     if (!config->socket_path)
         return refit_fail(err, REFIT_INVALID, "socket_path is required");
     if (config->first_rank > ranks_total(config) || config->ranks > ranks_total(config) - config->first_rank)
@@ -208,7 +214,7 @@ static enum refit_status check_config(const struct refit_bank_config *config, st
                           config->first_rank + config->ranks - 1, ranks_total(config));
     if (config->engine && !config->layout)
         return refit_fail(err, REFIT_INVALID, "an engine that installs weights itself declares no layout: name one");
-    return REFIT_OK;
+    return refit_bank_check_mode(config, err);
 }
 
 static enum refit_status allocate_tables(struct refit_bank *bank, struct refit_error *err)
@@ -245,6 +251,8 @@ static enum refit_status create(const struct refit_bank_config *config, struct r
     bank->slots = config->slots;
     bank->slot_bytes = config->slot_bytes;
     bank->protection = config->protection;
+    bank->swap = config->swap;
+    bank->closed = REFIT_SLOT_NONE;
     bank->active = bank->swap_to = bank->record_swap_to = bank->leader_gate = REFIT_SLOT_NONE;
     bank->listener = -1;
     bank->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -316,6 +324,7 @@ static void release_slots(struct refit_bank *bank)
         free(bank->slot[i].arena);
         free(bank->slot[i].writable);
     }
+    refit_bank_release_exchange(bank);
     refit_bank_record_release(bank);
     free(bank->returned);
 }
@@ -416,6 +425,8 @@ void refit_bank_read(struct refit_bank *bank, struct refit_bank_snapshot *out)
     out->ranks_total = bank->ranks_total;
     out->slots = bank->slots;
     out->protection = bank->protection;
+    out->swap = bank->swap;
+    out->torn = bank->closed == REFIT_SLOT_TORN;
     out->active = bank->active;
     out->adopting = bank->adopting;
     out->swaps = bank->swaps;

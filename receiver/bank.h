@@ -61,7 +61,8 @@ struct refit_bank_config {
     uint32_t ranks;              /* engine processes of this replica served here, >= 1 */
     uint32_t first_rank;         /* of a replica that spans several refitd: the ranks served here begin with it */
     uint32_t ranks_total;        /* of the whole replica; 0: all are served here */
-    uint32_t slots;              /* 2..REFIT_SLOTS_MAX */
+    uint32_t slots;              /* 2..REFIT_SLOTS_MAX; in-place: 1 */
+    enum refit_swap_mode swap;   /* docs/receiver.md, "Swap modes" */
     uint64_t slot_bytes;         /* per rank; reserved and touched at open. 0: sized by `layout` */
     enum refit_protection protection;
     const char *socket_path;
@@ -90,6 +91,11 @@ struct refit_state *refit_bank_state(struct refit_bank *bank);
 typedef void (*refit_bank_notify)(void *context);
 void refit_bank_set_notify(struct refit_bank *bank, refit_bank_notify notify, void *context);
 
+/* Called without the bank's lock while a slot's bytes can't be moved or overwritten before its pins (refit_bank_pin) end:
+ * whoever holds them gives them up. */
+typedef void (*refit_bank_evict)(void *context, uint32_t slot);
+void refit_bank_set_evict(struct refit_bank *bank, refit_bank_evict evict, void *context);
+
 /* Who keeps a slot from being reclaimed. */
 struct refit_bank_waiting {
     uint32_t rank;
@@ -106,6 +112,13 @@ REFIT_MUST_CHECK enum refit_status refit_bank_begin(struct refit_bank *bank, str
                                                     const atomic_bool *cancel,
                                                     void (*on_wait)(void *context, const struct refit_bank_waiting *who),
                                                     void *context, uint32_t *slot, struct refit_error *err);
+/* For mode in-place, before the first byte: every rank's before-swap hook is asked, then nothing is served until the commit;
+ * whatever fails from here on leaves no version. After an error of this call all is as it was. Other modes: nothing to do. */
+REFIT_MUST_CHECK enum refit_status refit_bank_vacate(struct refit_bank *bank, uint32_t slot,
+                                                     const struct refit_version *version, const char *kv,
+                                                     struct refit_deadline deadline, const atomic_bool *cancel,
+                                                     void (*on_wait)(void *context, const struct refit_bank_waiting *who),
+                                                     void *context, struct refit_error *err);
 /* The filling slot's arenas, one per rank, borrowed until stage, discard or commit. */
 struct refit_arena *const *refit_bank_arenas(struct refit_bank *bank, uint32_t slot);
 /* Filling -> staged: every attached rank maps it, runs its prepare hook and agrees. No attached rank: staged at
@@ -114,12 +127,13 @@ REFIT_MUST_CHECK enum refit_status refit_bank_stage(struct refit_bank *bank, uin
                                                     const struct refit_version *version, struct refit_deadline deadline,
                                                     const atomic_bool *cancel, struct refit_error *err);
 /* Staged -> active, the old active one -> retained. Asks every rank's before-swap hook first; after the leader's
- * flip it can't fail. On an error the slot is still staged. */
+ * flip it can't fail. On an error the slot is still staged, unless a swap that moves bytes tore both (then nothing is
+ * active). In mode copy the version is in another slot afterwards: the snapshot's `active`. */
 REFIT_MUST_CHECK enum refit_status refit_bank_commit(struct refit_bank *bank, uint32_t slot, const char *refit_id,
                                                      const char *kv, struct refit_deadline deadline,
                                                      struct refit_error *err);
 /* For reading it here, in refitd: the active or a retained slot with this version stays what it is until unpin.
- * REFIT_NOT_FOUND. */
+ * REFIT_NOT_FOUND; REFIT_BUSY: it is being moved or overwritten. */
 REFIT_MUST_CHECK enum refit_status refit_bank_pin(struct refit_bank *bank, uint64_t version, uint32_t *slot,
                                                   struct refit_error *err);
 /* The same for a slot that is being filled, and whose refit gives it up only when it is not read any more. Takes no
@@ -155,6 +169,8 @@ struct refit_bank_snapshot {
     uint32_t ranks, slots, attached, first_rank, ranks_total;
     uint64_t slot_bytes;
     enum refit_protection protection;
+    enum refit_swap_mode swap;
+    bool torn;                    /* a swap or a refit in place failed half way: nothing is whole until the next refit */
     uint32_t active;              /* slot, or REFIT_SLOT_NONE */
     bool rollback_available;
     uint64_t rollback_version;    /* what refit_bank_rollback(0) would give */

@@ -116,9 +116,54 @@ static bool all_accounted(const struct refit_bank *bank)
     return true;
 }
 
-static uint32_t recorded_active(const struct refit_bank *bank)
+static const struct refit_reader *leader_of(const struct refit_bank *bank)
 {
+    const struct refit_reader *r = bank->readers;
+    while (r && r->rank != 0)
+        r = r->next;
+    return r;
+}
+
+/* The memory of the live slot and that of the other had begun to change places. Where the leader's gate is open, that came to
+ * an end, and which one its page tells. Else both are lost. */
+static uint32_t exchanged_active(struct refit_bank *bank)
+{
+    struct refit_slot_record *live = &bank->record[bank->live], *other = &bank->record[bank->record_swap_to];
+    const struct refit_reader *leader = leader_of(bank);
+    uint64_t shown = leader && bank->leader_gate == bank->live ? leader->shown[bank->live] : 0;
+    if (shown != 0 && shown == live->version.version)
+        return bank->live;
+    const struct refit_slot_record was = *live;
+    live->version = other->version;
+    other->version = was.version;
+    other->state = shown != 0 && shown == live->version.version ? was.state : REFIT_SLOT_FREE;
+    live->state = other->state == REFIT_SLOT_FREE ? REFIT_SLOT_FREE : REFIT_SLOT_ACTIVE;
+    if (live->state == REFIT_SLOT_ACTIVE)
+        return bank->live;
+    bank->record_torn = true;
+    return REFIT_SLOT_NONE;
+}
+
+/* A refit in place that was staged: the flip was its commit. */
+static uint32_t placed_active(struct refit_bank *bank)
+{
+    const struct refit_slot_record *live = &bank->record[bank->live];
+    const struct refit_reader *leader = leader_of(bank);
+    bool flipped = leader && bank->leader_gate == bank->live && leader->shown[bank->live] == live->version.version;
+    if (live->state == REFIT_SLOT_ACTIVE || (live->state == REFIT_SLOT_STAGED && flipped)) {
+        bank->record_torn = false;
+        return bank->live;
+    }
+    return REFIT_SLOT_NONE;
+}
+
+static uint32_t recorded_active(struct refit_bank *bank)
+{
+    if (bank->swap == REFIT_SWAP_IN_PLACE)
+        return placed_active(bank);
     uint32_t to = bank->record_swap_to;
+    if (bank->swap == REFIT_SWAP_COPY && bank->record_exchanging && to < bank->slots)
+        return exchanged_active(bank);
     /* The swap was announced, and the leader's gate tells whether it took place. */
     if (to < bank->slots && bank->leader_gate == to)
         return to;
@@ -169,9 +214,24 @@ static void restore_retained(struct refit_bank *bank, uint32_t active)
     }
 }
 
+/* Nothing is whole where engines read; what is retained elsewhere is. */
+static void restore_torn(struct refit_bank *bank)
+{
+    bank->closed = REFIT_SLOT_TORN;
+    restore_retained(bank, REFIT_SLOT_NONE);
+    refit_bank_set_gates(bank, REFIT_SLOT_TORN);
+    refit_log_event(REFIT_LOG_ERROR, "no whole version is left, a refit is needed",
+                    refit_log_text("swap", refit_swap_mode_name(bank->swap)));
+}
+
 static void restore(struct refit_bank *bank)
 {
+    bank->live = bank->record_live;
     uint32_t active = recorded_active(bank);
+    if (bank->record_torn && bank->swap != REFIT_SWAP_POINTER) {
+        restore_torn(bank);
+        return;
+    }
     uint32_t lost = active == REFIT_SLOT_NONE ? REFIT_ALL_RANKS : lost_rank(bank, active);
     if (active == REFIT_SLOT_NONE || lost != REFIT_ALL_RANKS) {
         for (struct refit_reader *r = bank->readers; r; r = r->next)
@@ -184,6 +244,7 @@ static void restore(struct refit_bank *bank)
     }
     restore_slot(bank, active, REFIT_SLOT_ACTIVE);
     bank->active = active;
+    bank->live = active;
     restore_retained(bank, active);
     refit_log_event(REFIT_LOG_INFO, "slots taken back", refit_log_u64("version", bank->slot[active].version.version),
                     refit_log_u64("slot", active));

@@ -77,6 +77,12 @@ static enum refit_status check_attach(const struct refit_bank *bank, const struc
     if (m->ranks != bank->ranks_total || m->rank < bank->first_rank || m->rank >= end)
         return refit_fail(err, REFIT_MISMATCH, "rank %u of %u, refitd serves ranks %u to %u of %u", m->rank, m->ranks,
                           bank->first_rank, end - 1, bank->ranks_total);
+    if (m->stable && bank->swap == REFIT_SWAP_POINTER)
+        return refit_fail(err, REFIT_MISMATCH, "rank %u needs addresses that don't change, refitd swaps by pointer; start "
+                          "refitd with --swap copy, remap or in-place", m->rank);
+    if (m->returning && m->swap != bank->swap)
+        return refit_fail(err, REFIT_MISMATCH, "refitd now swaps by %s, rank %u was attached for %s; restart the engine",
+                          refit_swap_mode_name(bank->swap), m->rank, refit_swap_mode_name(m->swap));
     if (client->fd_count != expected)
         return refit_fail(err, m->returning ? REFIT_MISMATCH : REFIT_INVALID,
                           "attach came with %zu descriptors, expected %zu%s", client->fd_count, expected,
@@ -184,12 +190,12 @@ static void show_all(struct refit_bank *bank, struct refit_reader *reader)
 {
     for (uint32_t i = 0; i < bank->slots; i++) {
         const struct refit_slot *s = &bank->slot[i];
-        if (s->state != REFIT_SLOT_ACTIVE && s->state != REFIT_SLOT_RETAINED)
+        if (s->state != REFIT_SLOT_ACTIVE && (s->state != REFIT_SLOT_RETAINED || !refit_bank_shows_retained(bank)))
             continue;
         reader->prepared[i] = s->version.version;
         refit_reader_show(reader, i, &s->version);
     }
-    refit_reader_flip(reader, bank->active);
+    refit_reader_flip(reader, bank->active != REFIT_SLOT_NONE ? bank->active : bank->closed);
 }
 
 static enum refit_status admit_new(struct refit_bank *bank, struct refit_client *client, bool show,

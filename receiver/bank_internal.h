@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 
+#include "memory/exchange.h"
 #include "receiver/bank.h"
 #include "receiver/state.h"
 
@@ -25,6 +26,8 @@ struct refit_reader {
     int claim_fd;
     struct refit_slot_identity page;
     uint32_t gate;                      /* where its gate points, by our own account */
+    uint32_t window;                    /* slot that its window shows, by its own word; REFIT_SLOT_NONE */
+    uint64_t moving;                    /* serial of the move it has not answered; 0: none */
     uint32_t uncounted;                 /* slot whose pins an interrupted flip lost; REFIT_SLOT_NONE */
     uint64_t prepared[REFIT_SLOTS_MAX]; /* version its hook has prepared in each slot; 0: none */
     uint64_t asked[REFIT_SLOTS_MAX];    /* version it was told to prepare */
@@ -91,6 +94,17 @@ struct refit_bank {
     bool swapping;
     uint64_t swap_serial; /* names the running swap in messages */
     bool allocating; /* one thread at a time makes slots */
+
+    enum refit_swap_mode swap;
+    uint32_t live;        /* modes copy and in-place: the slot that engines read, whatever version it has */
+    uint32_t closed;      /* what gates say while nothing is active: REFIT_SLOT_NONE, _BUSY or _TORN */
+    bool exchanging;      /* goes to the state file before the first byte: live and swap_to are being exchanged */
+    bool immovable[REFIT_SLOTS_MAX]; /* its bytes are about to be moved or overwritten: it can't be pinned here */
+    struct refit_exchange **exchange; /* per rank, of mode copy */
+    refit_bank_evict evict;
+    void *evict_context;
+    void (*on_wait)(void *context, const struct refit_bank_waiting *who); /* of the swap that runs; may be NULL */
+    void *on_wait_context;
     struct refit_reader *readers;
     uint64_t swaps, rollbacks, readers_died;
     int64_t last_swap_ns;
@@ -98,7 +112,8 @@ struct refit_bank {
     bool adopting;
     struct refit_deadline adopt_deadline;
     struct refit_slot_record record[REFIT_SLOTS_MAX];
-    uint32_t record_swap_to;
+    uint32_t record_swap_to, record_live;
+    bool record_exchanging, record_torn;
     char record_layout[REFIT_SHA256_HEX_MAX];
     uint32_t leader_gate; /* as the leader's page said when it came back */
     bool *returned;       /* per rank: its process came back */
@@ -169,8 +184,64 @@ struct refit_reader *refit_bank_attached(struct refit_bank *bank, uint32_t rank)
 struct refit_reader *refit_bank_reader_of_page(struct refit_bank *bank, const struct refit_client *client);
 
 /* --- bank_swap.c: one swap at a time; leave_swap wakes whoever waits */
+/* Calls `on_wait` (may be NULL) without the lock; `reader` NULL: replicas that are served. */
+void refit_bank_tell_waiting(struct refit_bank *bank, uint32_t slot, const struct refit_reader *reader,
+                             void (*on_wait)(void *context, const struct refit_bank_waiting *who), void *context,
+                             struct refit_bank_waiting *who);
+uint32_t refit_bank_keepers(const struct refit_bank *bank, uint32_t slot);
+/* Every rank's before-swap hook. */
+enum refit_status refit_bank_ask_swap(struct refit_bank *bank, const struct refit_version *version, const char *kv,
+                                      struct refit_deadline deadline, const atomic_bool *cancel, struct refit_error *err);
+void refit_bank_tell_swapped(struct refit_bank *bank, const char *kv);
+/* Visible on every rank, then followers, then the leader: its flip is the commit. */
+void refit_bank_publish(struct refit_bank *bank, uint32_t to);
 enum refit_status refit_bank_enter_swap(struct refit_bank *bank, struct refit_deadline deadline, struct refit_error *err);
 void refit_bank_leave_swap(struct refit_bank *bank);
+
+/* --- bank_mode.c: what the swap modes ask for */
+enum refit_status refit_bank_check_mode(const struct refit_bank_config *config, struct refit_error *err);
+/* Versions have one place in all modes but pointer: a retained one is not to be acquired. */
+static inline bool refit_bank_shows_retained(const struct refit_bank *bank)
+{
+    return bank->swap == REFIT_SWAP_POINTER;
+}
+/* The slot that a new refit has to land in, whatever else is free; REFIT_SLOT_NONE: any. */
+uint32_t refit_bank_only_choice(const struct refit_bank *bank);
+/* With `swapping` held and every hook asked: readers are kept out, memory changes places, readers come back to what is
+ * active then. */
+enum refit_status refit_bank_swap_paused(struct refit_bank *bank, uint32_t to, struct refit_deadline deadline,
+                                         struct refit_error *err);
+/* Every living process of a rank is connected, or it could not be told to pause. Waits for those that are not. */
+enum refit_status refit_bank_all_connected(const struct refit_bank *bank, struct refit_error *err);
+/* Nothing is served any more, until the next refit. */
+void refit_bank_tear(struct refit_bank *bank);
+
+/* --- bank_mode_pause.c: keeping readers out */
+/* Nobody here reads the slot, and nobody can begin to. Engines go on. */
+enum refit_status refit_bank_evict_keepers(struct refit_bank *bank, uint32_t slot, struct refit_deadline deadline,
+                                           const atomic_bool *cancel, struct refit_error *err);
+/* No engine reads what is active, nor `other` (a hook might have); acquire is REFIT_BUSY. On an error refit_bank_reopen()
+ * undoes it. */
+enum refit_status refit_bank_close_gates(struct refit_bank *bank, uint32_t other, struct refit_deadline deadline,
+                                         const atomic_bool *cancel, struct refit_error *err);
+void refit_bank_reopen(struct refit_bank *bank);
+/* What no gate points at any more, on all pages. */
+void refit_bank_set_gates(struct refit_bank *bank, uint32_t to);
+
+/* --- bank_mode_copy.c */
+/* Takes what exchanges need, as soon as slots are there. */
+enum refit_status refit_bank_make_exchange(struct refit_bank *bank, struct refit_error *err);
+void refit_bank_release_exchange(struct refit_bank *bank);
+/* The bytes of `to` and of the live slot change places on all ranks, and so do versions; all or nothing, or torn. */
+enum refit_status refit_bank_exchange(struct refit_bank *bank, uint32_t to, struct refit_error *err);
+
+/* --- bank_mode_remap.c */
+/* Every rank's window shows `to`; on an error each shows what it showed before, or its connection is closed. */
+enum refit_status refit_bank_move_windows(struct refit_bank *bank, uint32_t to, struct refit_deadline deadline,
+                                          struct refit_error *err);
+void refit_bank_on_moved(struct refit_bank *bank, struct refit_reader *reader, const struct refit_attach_message *m);
+/* True once this reader's gate may point at `slot`: its window shows it. Moves it there, when it is not read. */
+bool refit_bank_window_follows(struct refit_bank *bank, struct refit_reader *reader, uint32_t slot);
 
 /* --- bank_engine.c: with the lock, which is let go meanwhile */
 enum refit_status refit_bank_engine_prepare(struct refit_bank *bank, uint32_t slot, struct refit_deadline deadline,
@@ -186,6 +257,7 @@ void refit_bank_record_release(struct refit_bank *bank);
 
 /* --- bank_state.c */
 void refit_bank_save(struct refit_bank *bank); /* without the lock; a failure is logged, refit goes on */
+enum refit_status refit_bank_try_save(struct refit_bank *bank, struct refit_error *err); /* without the lock */
 bool refit_bank_load(struct refit_bank *bank); /* false: nothing there that fits this configuration */
 
 /* --- bank_thread.c */

@@ -25,7 +25,7 @@ static struct refit_reader *new_reader(uint32_t rank)
     if (reader) {
         reader->rank = rank;
         reader->sock = reader->pidfd = reader->claim_fd = -1;
-        reader->gate = reader->uncounted = REFIT_SLOT_NONE;
+        reader->gate = reader->uncounted = reader->window = REFIT_SLOT_NONE;
     }
     return reader;
 }
@@ -203,10 +203,21 @@ static enum refit_status export_all(struct refit_bank *bank, const struct refit_
     return REFIT_OK;
 }
 
+/* What it shows already, if that can be what it reads. */
+static uint32_t window_for(const struct refit_bank *bank, const struct refit_reader *reader)
+{
+    if (bank->swap != REFIT_SWAP_REMAP)
+        return bank->live;
+    if (reader->window < bank->slots)
+        return reader->window;
+    return bank->active != REFIT_SLOT_NONE ? bank->active : 0;
+}
+
 enum refit_status refit_reader_greet(struct refit_bank *bank, struct refit_reader *reader, struct refit_error *err)
 {
     struct refit_attach_message m = {.type = REFIT_ATTACH_ATTACHED, .abi = REFIT_CLAIM_ABI, .slots = bank->slots,
-                                     .bytes = refit_bank_rank_bytes(bank, reader->rank)};
+                                     .bytes = refit_bank_rank_bytes(bank, reader->rank), .swap = bank->swap,
+                                     .window = window_for(bank, reader)};
     int fds[REFIT_CLIENT_FDS_MAX] = {reader->claim_fd};
     size_t count = 1;
     enum refit_status status = export_all(bank, reader, fds, &count, err);
@@ -215,6 +226,7 @@ enum refit_status refit_reader_greet(struct refit_bank *bank, struct refit_reade
     for (size_t i = 1; i < count; i++)
         refit_io_close(&fds[i]);
     reader->greeted = status == REFIT_OK;
+    reader->window = m.window;
     return status;
 }
 
@@ -238,6 +250,14 @@ static void ask_prepare(struct refit_bank *bank, struct refit_reader *reader, ui
     refit_reader_send(reader, &m, NULL, 0);
 }
 
+/* While memory moves under constant addresses nothing is found, by no number. */
+static bool may_show(const struct refit_bank *bank, const struct refit_slot *s)
+{
+    if (bank->swap == REFIT_SWAP_POINTER)
+        return s->state == REFIT_SLOT_ACTIVE || s->state == REFIT_SLOT_RETAINED;
+    return s->state == REFIT_SLOT_ACTIVE && !bank->swapping;
+}
+
 static void sync_reader(struct refit_bank *bank, struct refit_reader *reader)
 {
     for (uint32_t i = 0; i < bank->slots; i++) {
@@ -246,7 +266,7 @@ static void sync_reader(struct refit_bank *bank, struct refit_reader *reader)
             continue;
         if (reader->prepared[i] != s->version.version)
             ask_prepare(bank, reader, i);
-        else if (s->state == REFIT_SLOT_ACTIVE || s->state == REFIT_SLOT_RETAINED)
+        else if (may_show(bank, s))
             refit_reader_show(reader, i, &s->version);
     }
 }
@@ -255,8 +275,10 @@ static void sync_gate(struct refit_bank *bank, struct refit_reader *reader)
 {
     uint32_t active = bank->active;
     if (active == REFIT_SLOT_NONE || reader->gate == active ||
-        reader->prepared[active] != bank->slot[active].version.version)
+        reader->prepared[active] != bank->slot[active].version.version ||
+        !refit_bank_window_follows(bank, reader, active))
         return;
+    refit_reader_show(reader, active, &bank->slot[active].version);
     refit_reader_flip(reader, active);
     refit_bank_send_swapped(bank, reader, "flush");
 }

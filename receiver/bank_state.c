@@ -44,21 +44,32 @@ static json_t *bank_json(const struct refit_bank *bank)
                                bank->layout ? refit_layout_digest(bank->layout) : "", "slots", slots);
     if (object && bank->swap_to != REFIT_SLOT_NONE)
         json_object_set_new(object, "swap_to", json_integer(bank->swap_to));
+    if (object && bank->swap != REFIT_SWAP_POINTER) {
+        json_object_set_new(object, "live", json_integer(bank->live));
+        json_object_set_new(object, "exchanging", json_boolean(bank->exchanging));
+        /* A refit in place that is under way is torn, if this is what a restart finds. */
+        json_object_set_new(object, "torn", json_boolean(bank->closed != REFIT_SLOT_NONE));
+    }
     return object;
+}
+
+enum refit_status refit_bank_try_save(struct refit_bank *bank, struct refit_error *err)
+{
+    pthread_mutex_lock(&bank->save_lock);
+    refit_bank_lock(bank);
+    json_t *object = bank_json(bank);
+    refit_bank_unlock(bank);
+    enum refit_status status = object ? refit_state_put(bank->state, "bank", object, err)
+                                      : refit_fail_alloc(err, "the bank's state", sizeof *bank);
+    pthread_mutex_unlock(&bank->save_lock);
+    json_decref(object);
+    return status;
 }
 
 void refit_bank_save(struct refit_bank *bank)
 {
     struct refit_error error;
-    pthread_mutex_lock(&bank->save_lock);
-    refit_bank_lock(bank);
-    json_t *object = bank_json(bank);
-    refit_bank_unlock(bank);
-    enum refit_status status = object ? refit_state_put(bank->state, "bank", object, &error)
-                                      : refit_fail_alloc(&error, "the bank's state", sizeof *bank);
-    pthread_mutex_unlock(&bank->save_lock);
-    json_decref(object);
-    if (status != REFIT_OK)
+    if (refit_bank_try_save(bank, &error) != REFIT_OK)
         refit_log_event(REFIT_LOG_WARN, "state file not written, a restart would not find what changed",
                         REFIT_LOG_CAUSE(&error));
 }
@@ -124,6 +135,17 @@ static enum refit_status read_record(const struct refit_bank *bank, const json_t
     return status;
 }
 
+/* Of the modes that keep addresses constant. A torn slot is handed back as well, for it is where those addresses are. */
+static enum refit_status read_modes(struct refit_bank *bank, const json_t *object, struct refit_error *err)
+{
+    int64_t live = 0;
+    enum refit_status status = refit_json_opt_int(object, "live", "bank", 0, (int64_t)bank->slots - 1, &live, err);
+    bank->record_live = (uint32_t)live;
+    bank->record_exchanging = json_is_true(json_object_get(object, "exchanging"));
+    bank->record_torn = json_is_true(json_object_get(object, "torn"));
+    return status;
+}
+
 static enum refit_status read_bank(struct refit_bank *bank, const json_t *object, struct refit_error *err)
 {
     int64_t ranks = 0, first = 0, swap_to = REFIT_SLOT_NONE;
@@ -142,13 +164,15 @@ static enum refit_status read_bank(struct refit_bank *bank, const json_t *object
     for (uint32_t i = 0; status == REFIT_OK && i < bank->slots; i++)
         status = read_record(bank, json_array_get(slots, i), &bank->record[i], err);
     bank->record_swap_to = (uint32_t)swap_to;
+    if (status == REFIT_OK)
+        status = read_modes(bank, object, err);
     return status;
 }
 
 /* Without a version that was served there is nothing to wait for. */
 static bool names_version(const struct refit_bank *bank)
 {
-    bool found = bank->record_swap_to < bank->slots;
+    bool found = bank->record_swap_to < bank->slots || bank->record_torn;
     for (uint32_t i = 0; i < bank->slots; i++)
         found = found || bank->record[i].state == REFIT_SLOT_ACTIVE;
     return found;

@@ -86,6 +86,11 @@ static bool is_idle(const struct refit_bank *bank, uint32_t slot)
     return !busy_reader(bank, slot, is_leader) && !busy_reader(bank, slot, is_follower);
 }
 
+uint32_t refit_bank_keepers(const struct refit_bank *bank, uint32_t slot)
+{
+    return atomic_load_explicit(&bank->slot[slot].keepers, memory_order_acquire);
+}
+
 static uint32_t keepers(const struct refit_slot *slot)
 {
     return atomic_load_explicit(&slot->keepers, memory_order_acquire);
@@ -103,7 +108,9 @@ static bool goes_before(const struct refit_slot *a, const struct refit_slot *b)
  * other. */
 static uint32_t choose(const struct refit_bank *bank)
 {
-    uint32_t unused = REFIT_SLOT_NONE, oldest = REFIT_SLOT_NONE;
+    uint32_t unused = REFIT_SLOT_NONE, oldest = REFIT_SLOT_NONE, only = refit_bank_only_choice(bank);
+    if (only != REFIT_SLOT_NONE)
+        return only;
     for (uint32_t i = 0; i < bank->slots; i++) {
         const struct refit_slot *s = &bank->slot[i];
         if (s->state == REFIT_SLOT_FREE && (unused == REFIT_SLOT_NONE || is_idle(bank, i)))
@@ -141,9 +148,11 @@ static bool can_begin(const struct refit_bank *bank)
     return !bank->adopting && !bank->allocating && !bank->swapping && refit_bank_sized(bank);
 }
 
-static void tell(struct refit_bank *bank, void (*on_wait)(void *context, const struct refit_bank_waiting *who),
-                 void *context, const struct refit_bank_waiting *who)
+void refit_bank_tell_waiting(struct refit_bank *bank, uint32_t slot, const struct refit_reader *reader,
+                             void (*on_wait)(void *context, const struct refit_bank_waiting *who), void *context,
+                             struct refit_bank_waiting *who)
 {
+    describe(bank, slot, reader, who);
     if (!on_wait)
         return;
     refit_bank_unlock(bank);
@@ -160,13 +169,14 @@ static enum refit_status take_slot(struct refit_bank *bank, struct refit_deadlin
     enum refit_status status = REFIT_OK;
     while (status == REFIT_OK) {
         *slot = can_begin(bank) ? choose(bank) : REFIT_SLOT_NONE;
+        if (*slot != REFIT_SLOT_NONE && bank->swap == REFIT_SWAP_IN_PLACE)
+            return REFIT_OK; /* served until refit_bank_vacate() */
         if (*slot != REFIT_SLOT_NONE) {
             bool kept = keepers(&bank->slot[*slot]) > 0;
             const struct refit_reader *busy = kept ? NULL : reclaim(bank, *slot);
             if (!busy && !kept)
                 return REFIT_OK;
-            describe(bank, *slot, busy, &who);
-            tell(bank, on_wait, context, &who);
+            refit_bank_tell_waiting(bank, *slot, busy, on_wait, context, &who);
         } else if (can_begin(bank)) {
             return refit_fail(err, REFIT_CONFLICT, "no slot can be filled: all are active, filling or staged");
         }
@@ -218,23 +228,38 @@ static enum refit_status replace_memory(struct refit_bank *bank, uint32_t slot, 
     return status;
 }
 
+/* What the commit will need is taken before a byte moves. */
+static enum refit_status reserve_exchange(struct refit_bank *bank, uint32_t slot, struct refit_error *err)
+{
+    refit_bank_lock(bank);
+    enum refit_status status = refit_bank_has_memory(bank) ? refit_bank_make_exchange(bank, err) : REFIT_OK;
+    refit_bank_unlock(bank);
+    if (status != REFIT_OK)
+        refit_bank_discard(bank, slot);
+    return status;
+}
+
 enum refit_status refit_bank_begin(struct refit_bank *bank, struct refit_deadline deadline, const atomic_bool *cancel,
                                    void (*on_wait)(void *context, const struct refit_bank_waiting *who),
                                    void *context, uint32_t *slot, struct refit_error *err)
 {
-    bool replace = false;
+    bool replace = false, in_place = bank->swap == REFIT_SWAP_IN_PLACE;
     refit_bank_lock(bank);
     enum refit_status status = take_slot(bank, deadline, cancel, on_wait, context, slot, err);
     if (status == REFIT_OK) {
-        refit_bank_forget(bank, *slot);
-        refit_bank_set_state(bank, *slot, REFIT_SLOT_FILLING);
+        if (!in_place) {
+            refit_bank_forget(bank, *slot);
+            refit_bank_set_state(bank, *slot, REFIT_SLOT_FILLING);
+        }
         replace = needs_memory(bank, *slot);
         bank->allocating = replace;
     }
     refit_bank_unlock(bank);
     if (replace)
         status = replace_memory(bank, *slot, err);
-    if (status == REFIT_OK)
+    if (status == REFIT_OK && bank->swap == REFIT_SWAP_COPY)
+        status = reserve_exchange(bank, *slot, err);
+    if (status == REFIT_OK && !in_place)
         refit_bank_save(bank); /* before the first byte lands: a restart must not take it for what it was */
     return status;
 }
@@ -243,15 +268,18 @@ enum refit_status refit_bank_pin(struct refit_bank *bank, uint64_t version, uint
 {
     enum refit_status status = REFIT_NOT_FOUND;
     refit_bank_lock(bank);
-    for (uint32_t i = 0; i < bank->slots && status != REFIT_OK; i++) {
+    for (uint32_t i = 0; i < bank->slots && status == REFIT_NOT_FOUND; i++) {
         struct refit_slot *s = &bank->slot[i];
         if ((s->state != REFIT_SLOT_ACTIVE && s->state != REFIT_SLOT_RETAINED) || s->version.version != version)
             continue;
-        refit_bank_pin_slot(bank, i);
+        status = bank->immovable[i] ? REFIT_BUSY : REFIT_OK;
+        if (status == REFIT_OK)
+            refit_bank_pin_slot(bank, i);
         *slot = i;
-        status = REFIT_OK;
     }
     refit_bank_unlock(bank);
+    if (status == REFIT_BUSY)
+        return refit_fail(err, status, "version %" PRIu64 " is being swapped; retry", version);
     return status == REFIT_OK ? status
                               : refit_fail(err, status, "version %" PRIu64 " is neither active nor retained here",
                                            version);
@@ -276,6 +304,8 @@ void refit_bank_discard(struct refit_bank *bank, uint32_t slot)
     if (mine) {
         refit_bank_forget(bank, slot);
         refit_bank_set_state(bank, slot, REFIT_SLOT_FREE);
+        if (bank->swap == REFIT_SWAP_IN_PLACE)
+            refit_bank_tear(bank);
     }
     refit_bank_unlock(bank);
     if (mine && bank->engine)
@@ -389,9 +419,9 @@ enum refit_status refit_bank_stage(struct refit_bank *bank, uint32_t slot, const
 
 /* --- swap -------------------------------------------------------------------------------------------------- */
 
-static void ask_swapping(struct refit_bank *bank, uint32_t slot, const char *kv)
+static void ask_swapping(struct refit_bank *bank, const struct refit_version *version, const char *kv)
 {
-    struct refit_attach_message m = {.type = REFIT_ATTACH_SWAPPING, .version = bank->slot[slot].version};
+    struct refit_attach_message m = {.type = REFIT_ATTACH_SWAPPING, .version = *version};
     bank->swap_serial = ++bank->serial;
     refit_bank_serial_text(bank->swap_serial, m.refit);
     snprintf(m.kv, sizeof m.kv, "%s", kv);
@@ -417,20 +447,29 @@ static enum refit_status ready_of_all(const struct refit_bank *bank, uint32_t *w
     return status;
 }
 
-static enum refit_status await_ready(struct refit_bank *bank, struct refit_deadline deadline, struct refit_error *err)
+static enum refit_status await_ready(struct refit_bank *bank, struct refit_deadline deadline,
+                                     const atomic_bool *cancel, struct refit_error *err)
 {
     for (;;) {
         uint32_t who = 0;
         enum refit_status status = ready_of_all(bank, &who, err);
         if (status != REFIT_BUSY)
             return status;
-        status = refit_bank_pause(bank, deadline, NULL, WAIT_MS);
-        if (status == REFIT_TIMEOUT)
-            return refit_fail(err, status, "swap: rank %u did not answer before the deadline", who);
+        status = refit_bank_pause(bank, deadline, cancel, WAIT_MS);
+        if (status != REFIT_OK)
+            return refit_fail(err, status, "swap: rank %u did not answer before %s", who,
+                              status == REFIT_TIMEOUT ? "the deadline" : "it was called off");
     }
 }
 
-static void tell_swapped(struct refit_bank *bank, const char *kv)
+enum refit_status refit_bank_ask_swap(struct refit_bank *bank, const struct refit_version *version, const char *kv,
+                                      struct refit_deadline deadline, const atomic_bool *cancel, struct refit_error *err)
+{
+    ask_swapping(bank, version, kv);
+    return await_ready(bank, deadline, cancel, err);
+}
+
+void refit_bank_tell_swapped(struct refit_bank *bank, const char *kv)
 {
     for (struct refit_reader *r = bank->readers; r; r = r->next) {
         if (refit_reader_attached(r))
@@ -443,8 +482,7 @@ static bool can_flip(const struct refit_bank *bank, const struct refit_reader *r
     return reader->prepared[slot] == bank->slot[slot].version.version;
 }
 
-/* Visible on every rank, then followers, then the leader: its flip is the commit. */
-static void publish(struct refit_bank *bank, uint32_t to)
+void refit_bank_publish(struct refit_bank *bank, uint32_t to)
 {
     int64_t begin = refit_clock_ns();
     for (struct refit_reader *r = bank->readers; r; r = r->next) {
@@ -466,36 +504,61 @@ static void publish(struct refit_bank *bank, uint32_t to)
     bank->active = to;
 }
 
-/* With `swapping` held: hooks, the announcement in the state file, the flips. */
+static enum refit_status swap_pointers(struct refit_bank *bank, uint32_t to, const char *kv,
+                                       struct refit_deadline deadline, struct refit_error *err)
+{
+    const enum refit_slot_state from = bank->slot[to].state;
+    bank->swap_to = to;
+    refit_bank_unlock(bank);
+    refit_bank_save(bank);
+    refit_bank_lock(bank);
+    enum refit_status status = check_state(bank, to, from, err); /* discarded meanwhile? */
+    if (status == REFIT_OK && bank->engine)
+        status = refit_bank_engine_install(bank, to, kv, deadline, err);
+    if (status == REFIT_OK)
+        refit_bank_publish(bank, to);
+    return status;
+}
+
+/* Memory is about to move: whoever reads it here, for others, ends first, while the engine goes on. */
+static enum refit_status evict_all(struct refit_bank *bank, uint32_t to, struct refit_deadline deadline,
+                                   struct refit_error *err)
+{
+    if (bank->swap != REFIT_SWAP_COPY)
+        return REFIT_OK;
+    enum refit_status status = refit_bank_evict_keepers(bank, to, deadline, NULL, err);
+    return status == REFIT_OK ? refit_bank_evict_keepers(bank, bank->live, deadline, NULL, err) : status;
+}
+
+/* With `swapping` held: hooks, the announcement in the state file, the flips. A refit in place asked the hooks before its
+ * first byte. */
 static enum refit_status swap(struct refit_bank *bank, uint32_t to, const char *kv, struct refit_deadline deadline,
                               struct refit_error *err)
 {
-    const enum refit_slot_state from = bank->slot[to].state;
     enum refit_status status = await_prepared(bank, to, deadline, NULL, err);
-    if (status != REFIT_OK)
-        return status;
-    ask_swapping(bank, to, kv);
-    status = await_ready(bank, deadline, err);
+    if (status == REFIT_OK)
+        status = evict_all(bank, to, deadline, err);
     if (status == REFIT_OK) {
-        bank->swap_to = to;
-        refit_bank_unlock(bank);
-        refit_bank_save(bank);
-        refit_bank_lock(bank);
-        status = check_state(bank, to, from, err); /* discarded meanwhile? */
-        if (status == REFIT_OK && bank->engine)
-            status = refit_bank_engine_install(bank, to, kv, deadline, err);
-        if (status == REFIT_OK)
-            publish(bank, to);
-        bank->swap_to = REFIT_SLOT_NONE;
+        if (bank->swap != REFIT_SWAP_IN_PLACE)
+            status = refit_bank_ask_swap(bank, &bank->slot[to].version, kv, deadline, NULL, err);
+        if (status == REFIT_OK && bank->swap == REFIT_SWAP_POINTER)
+            status = swap_pointers(bank, to, kv, deadline, err);
+        else if (status == REFIT_OK)
+            status = refit_bank_swap_paused(bank, to, deadline, err);
+        refit_bank_tell_swapped(bank, kv); /* after a refusal too: whoever paused in its hook goes on with what is served */
     }
-    tell_swapped(bank, kv); /* after a refusal too: whoever paused in its hook goes on with what is served */
+    bank->swap_to = REFIT_SLOT_NONE;
+    memset(bank->immovable, 0, sizeof bank->immovable);
     return status;
 }
 
 enum refit_status refit_bank_enter_swap(struct refit_bank *bank, struct refit_deadline deadline, struct refit_error *err)
 {
-    while (bank->swapping || bank->adopting) {
+    struct refit_error missing = {.status = REFIT_OK};
+    while (bank->swapping || bank->adopting || refit_bank_all_connected(bank, &missing) != REFIT_OK) {
         enum refit_status status = refit_bank_pause(bank, deadline, NULL, WAIT_MS);
+        if (status != REFIT_OK && !bank->swapping && !bank->adopting)
+            return refit_fail(err, status, "%s", missing.text);
         if (status != REFIT_OK)
             return wait_failed(status, bank->adopting ? "waiting for engines to come back" : "waiting for another swap",
                                err);
@@ -517,7 +580,8 @@ static void finish(struct refit_bank *bank, enum refit_status status, bool enter
         refit_bank_leave_swap(bank);
     refit_bank_unlock(bank);
     refit_bank_wake(bank);
-    if (status == REFIT_OK)
+    /* A swap that failed may have left another announcement there than what it came to. */
+    if (status == REFIT_OK || (entered && bank->swap != REFIT_SWAP_POINTER))
         refit_bank_save(bank);
 }
 
@@ -534,7 +598,8 @@ enum refit_status refit_bank_commit(struct refit_bank *bank, uint32_t slot, cons
     if (status == REFIT_OK) {
         bank->swaps++;
         refit_log_event(REFIT_LOG_INFO, "slot swapped in", refit_log_text("refit", refit_id),
-                        refit_log_u64("version", bank->slot[slot].version.version), refit_log_u64("slot", slot),
+                        refit_log_u64("version", bank->slot[bank->active].version.version),
+                        refit_log_u64("slot", bank->active),
                         refit_log_i64("swap_ns", bank->last_swap_ns));
     }
     finish(bank, status, entered);
@@ -586,9 +651,9 @@ enum refit_status refit_bank_rollback(struct refit_bank *bank, uint64_t version,
         status = swap(bank, slot, kv, deadline, err);
     if (status == REFIT_OK) {
         bank->rollbacks++;
-        *now = bank->slot[slot].version;
+        *now = bank->slot[bank->active].version;
         refit_log_event(REFIT_LOG_INFO, "slot swapped back", refit_log_u64("version", now->version),
-                        refit_log_u64("slot", slot), refit_log_i64("swap_ns", bank->last_swap_ns));
+                        refit_log_u64("slot", bank->active), refit_log_i64("swap_ns", bank->last_swap_ns));
     }
     finish(bank, status, entered);
     return status;

@@ -90,6 +90,8 @@ void refit_client_becomes(struct refit_bank *bank, struct refit_client *client, 
     reader->pidfd = client->pidfd;
     reader->pid = client->pid;
     reader->broken = reader->greeted = false;
+    reader->window = client->attach.returning ? client->attach.window : REFIT_SLOT_NONE;
+    reader->moving = 0;
     memcpy(reader->label, client->attach.label, sizeof reader->label);
     client->sock = client->pidfd = -1;
     client->gone = true;
@@ -210,6 +212,8 @@ static void reader_message(struct refit_bank *bank, struct refit_reader *reader)
         on_prepared(bank, reader, &m);
     else if (m.type == REFIT_ATTACH_READY)
         on_ready(bank, reader, &m);
+    else if (m.type == REFIT_ATTACH_MOVED)
+        refit_bank_on_moved(bank, reader, &m);
     else if (m.type == REFIT_ATTACH_DETACH)
         drop_reader(bank, reader, false);
     else

@@ -148,6 +148,7 @@ static bool can_keep(const struct refit_receiver *receiver, const struct refit_r
                      const struct refit_bank_snapshot *bank)
 {
     return request->unchanged_since != 0 && receiver->config.verify && bank->active != REFIT_SLOT_NONE &&
+           bank->swap != REFIT_SWAP_IN_PLACE && /* what would be copied is what is overwritten */
            refit_kept_tally(&receiver->kept, bank->active, request->unchanged_since) != NULL;
 }
 

@@ -43,6 +43,31 @@ const struct refit_tally *refit_kept_tally(const struct refit_kept *kept, uint32
     return slot < REFIT_SLOTS_MAX && kept->known[slot].version == version ? kept->known[slot].tally : NULL;
 }
 
+static uint32_t known_at(const struct refit_kept *kept, uint64_t version)
+{
+    uint32_t at = 0;
+    while (at < REFIT_SLOTS_MAX && kept->known[at].version != version)
+        at++;
+    return at;
+}
+
+void refit_kept_follow(struct refit_kept *kept, const struct refit_bank_snapshot *bank)
+{
+    for (uint32_t i = 0; i < bank->slots; i++) {
+        uint64_t version = bank->slot[i].version.version;
+        uint32_t at = version ? known_at(kept, version) : REFIT_SLOTS_MAX;
+        if (at == REFIT_SLOTS_MAX || at == i)
+            continue;
+        const struct refit_known other = kept->known[i];
+        kept->known[i] = kept->known[at];
+        kept->known[at] = other;
+    }
+    /* Where something half filled was, there may be a whole version now. */
+    uint32_t slot = kept->remains.slot;
+    if (kept->remains.id[0] && slot < bank->slots && bank->slot[slot].state != REFIT_SLOT_FREE)
+        refit_remains_release(&kept->remains);
+}
+
 static bool any_landed(const struct refit_remains *remains)
 {
     size_t count;

@@ -38,6 +38,9 @@ void refit_kept_know(struct refit_kept *kept, uint32_t slot, uint64_t version, s
  * the slot is forgotten. */
 const struct refit_tally *refit_kept_tally(const struct refit_kept *kept, uint32_t slot, uint64_t version);
 
+/* Versions have changed slots without a transfer. */
+void refit_kept_follow(struct refit_kept *kept, const struct refit_bank_snapshot *bank);
+
 /* Takes plan, landed and tally over, when anything has landed. */
 void refit_kept_leave(struct refit_kept *kept, const struct refit_remains *remains);
 /* What the refit `id` left in this slot, when it was moved by the same edges; the caller's from now on. False:

@@ -69,6 +69,11 @@ static void on_bank(void *context)
     refit_receiver_changed(context);
 }
 
+static void on_evict(void *context, uint32_t slot)
+{
+    refit_serves_end_slot(context, slot);
+}
+
 static void set_defaults(struct refit_receiver_config *config)
 {
     if (config->streams == 0)
@@ -160,8 +165,18 @@ enum refit_status refit_receiver_open(const struct refit_receiver_config *config
         return status;
     }
     refit_bank_set_notify(receiver->bank, on_bank, receiver);
+    refit_bank_set_evict(receiver->bank, on_evict, receiver);
     *out = receiver;
     return REFIT_OK;
+}
+
+void refit_receiver_follow_slots(struct refit_receiver *receiver)
+{
+    struct refit_bank_snapshot bank;
+    refit_bank_read(receiver->bank, &bank);
+    refit_receiver_lock(receiver);
+    refit_kept_follow(&receiver->kept, &bank);
+    refit_receiver_unlock(receiver);
 }
 
 /* Ends what runs and joins its thread, which has joined all before it. */

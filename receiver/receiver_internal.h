@@ -97,4 +97,7 @@ REFIT_MUST_CHECK enum refit_status refit_receiver_prove(struct refit_receiver *r
                                                         const struct refit_layout *destination,
                                                         struct refit_error *err);
 
+/* After a swap that moved bytes: what is known of slots is known of others now. Without the lock. */
+void refit_receiver_follow_slots(struct refit_receiver *receiver);
+
 #endif

@@ -120,6 +120,7 @@ enum refit_status refit_receiver_rollback(struct refit_receiver *receiver, const
     refit_bank_read(receiver->bank, &bank);
     if (!is_repeat(&bank, settled, rollback->version, left, &to))
         status = refit_bank_rollback(receiver->bank, rollback->version, rollback_kv(rollback), deadline, &to, err);
+    refit_receiver_follow_slots(receiver);
     refit_receiver_lock(receiver);
     receiver->rolling = false;
     if (status == REFIT_OK)

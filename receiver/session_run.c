@@ -176,6 +176,14 @@ static void on_wait(void *context, const struct refit_bank_waiting *who)
         refit_serves_end_version(receiver, who->version);
 }
 
+static struct refit_version version_of(const struct refit_session *session)
+{
+    struct refit_version version = {.version = session->request.version};
+    memcpy(version.label, session->request.label, sizeof version.label);
+    memcpy(version.digest, session->digest, sizeof version.digest);
+    return version;
+}
+
 static enum refit_status take_slot(struct work *work, struct refit_error *err)
 {
     struct refit_session *session = work->session;
@@ -186,6 +194,11 @@ static enum refit_status take_slot(struct work *work, struct refit_error *err)
         return status;
     work->slot = slot;
     const struct refit_request *request = &session->request;
+    const struct refit_version version = version_of(session);
+    status = refit_bank_vacate(work->receiver->bank, slot, &version, request->kv, session->deadline, &session->cancel,
+                               on_wait, session, err);
+    if (status != REFIT_OK)
+        return status;
     struct refit_remains remains = {.version = 0};
     refit_receiver_lock(work->receiver);
     if (!work->mask && refit_kept_resume(&work->receiver->kept, request->resume, request->version, slot, work->plan,
@@ -267,9 +280,7 @@ static enum refit_status verify(struct work *work, struct refit_error *err)
 static enum refit_status prepare(struct work *work, struct refit_error *err)
 {
     struct refit_session *session = work->session;
-    struct refit_version version = {.version = session->request.version};
-    memcpy(version.label, session->request.label, sizeof version.label);
-    memcpy(version.digest, session->digest, sizeof version.digest);
+    const struct refit_version version = version_of(session);
     return refit_bank_stage(work->receiver->bank, work->slot, session->id, &version, session->deadline,
                             &session->cancel, err);
 }
@@ -315,16 +326,21 @@ static enum refit_status stay_staged(struct work *work, struct refit_error *err)
 static enum refit_status commit(struct work *work, struct refit_error *err)
 {
     struct refit_session *session = work->session;
-    enum refit_status status = refit_bank_commit(work->receiver->bank, work->slot, session->id, session->request.kv,
+    struct refit_receiver *receiver = work->receiver;
+    /* Its bytes go elsewhere now: who still fetches them from this slot asks another member, or for the version. */
+    if (receiver->config.bank.swap == REFIT_SWAP_COPY)
+        refit_landing_leave(&work->landing);
+    enum refit_status status = refit_bank_commit(receiver->bank, work->slot, session->id, session->request.kv,
                                                  session->deadline, err);
     if (status != REFIT_OK)
         return status;
-    if (work->receiver->config.verify) {
-        refit_receiver_lock(work->receiver);
-        refit_kept_know(&work->receiver->kept, work->slot, session->request.version, work->tally);
-        refit_receiver_unlock(work->receiver);
+    refit_receiver_lock(receiver);
+    if (receiver->config.verify) {
+        refit_kept_know(&receiver->kept, work->slot, session->request.version, work->tally);
         work->tally = NULL;
     }
+    refit_receiver_unlock(receiver);
+    refit_receiver_follow_slots(receiver);
     work->slot = REFIT_SLOT_NONE; /* it is the active one now */
     return REFIT_OK;
 }

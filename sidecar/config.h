@@ -55,6 +55,7 @@ struct refit_config {
     char state_file[REFIT_CONFIG_TEXT_MAX];
     uint64_t ranks, first_rank, ranks_total, slots, slot_bytes;
     uint64_t protection; /* enum refit_protection */
+    uint64_t swap;       /* enum refit_swap_mode */
     char layout[REFIT_CONFIG_TEXT_MAX];
     char engine[REFIT_CONFIG_TEXT_MAX]; /* "native", or what refit_driver_check_engine accepts */
     char engine_dir[REFIT_CONFIG_TEXT_MAX];

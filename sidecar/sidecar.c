@@ -307,6 +307,7 @@ static void fill_receiver_config(const struct refit_sidecar *sidecar, const char
                  .slots = (uint32_t)config->slots,
                  .slot_bytes = config->slot_bytes,
                  .protection = (enum refit_protection)config->protection,
+                 .swap = (enum refit_swap_mode)config->swap,
                  .socket_path = config->socket,
                  .state_path = or_null(config->state_file),
                  .layout = sidecar->layout,

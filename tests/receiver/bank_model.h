@@ -44,9 +44,14 @@ static inline enum refit_status model_stage(struct refit_bank *bank, unsigned ra
     enum refit_status status = refit_bank_begin(bank, deadline, NULL, NULL, NULL, slot, err);
     if (status != REFIT_OK)
         return status;
-    model_fill(bank, *slot, ranks, version);
     snprintf(named.label, sizeof named.label, "step-%llu", (unsigned long long)version);
     memset(named.digest, 'a', sizeof named.digest - 1);
+    status = refit_bank_vacate(bank, *slot, &named, "flush", deadline, NULL, NULL, NULL, err);
+    if (status != REFIT_OK) {
+        refit_bank_discard(bank, *slot);
+        return status;
+    }
+    model_fill(bank, *slot, ranks, version);
     status = refit_bank_stage(bank, *slot, "r", &named, deadline, NULL, err);
     if (status != REFIT_OK)
         refit_bank_discard(bank, *slot);

@@ -4,12 +4,15 @@
  * command per message on descriptor 0 and answers each with one message that begins with a status.
  *
  *     bank_process rank SOCKET RANK RANKS BYTES NAME [STEP-FD]
- *     bank_process bank SOCKET RANKS SLOTS uid|seal ADOPT-MS
+ *     bank_process bank SOCKET RANKS SLOTS uid|seal ADOPT-MS SWAP
+ *
+ * Linked so that the chunks of an exchange and the mappings of a window pass through here first, and can be made to fail.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -17,9 +20,48 @@
 
 #include <refit/engine.h>
 
+#include "memory/exchange_internal.h"
+#include "memory/window.h"
 #include "tests/receiver/bank_model.h"
 
 #define PINS_MAX 16
+
+/* --- faults ------------------------------------------------------------------------------------------------ */
+
+/* At the nth chunk from now on, counted down: this many fail, or the process dies or stops. */
+static atomic_int chunk_at, chunk_fails;
+static atomic_int chunk_signal;
+static atomic_int map_fails;
+
+enum refit_status __real_refit_exchange_host_chunk(uint8_t *a, uint8_t *b, uint64_t bytes, uint8_t *bounce,
+                                                   struct refit_error *err);
+enum refit_status __wrap_refit_exchange_host_chunk(uint8_t *a, uint8_t *b, uint64_t bytes, uint8_t *bounce,
+                                                   struct refit_error *err);
+enum refit_status __wrap_refit_exchange_host_chunk(uint8_t *a, uint8_t *b, uint64_t bytes, uint8_t *bounce,
+                                                   struct refit_error *err)
+{
+    if (atomic_load(&chunk_at) > 0 && atomic_fetch_sub(&chunk_at, 1) == 1 && atomic_load(&chunk_signal))
+        kill(getpid(), atomic_load(&chunk_signal));
+    if (atomic_load(&chunk_at) == 0 && atomic_load(&chunk_fails) > 0) {
+        atomic_fetch_sub(&chunk_fails, 1);
+        return refit_fail(err, REFIT_SYSTEM, "a chunk that fails");
+    }
+    return __real_refit_exchange_host_chunk(a, b, bytes, bounce, err);
+}
+
+enum refit_status __real_refit_window_show(struct refit_window *window, const struct refit_arena *slot,
+                                           struct refit_error *err);
+enum refit_status __wrap_refit_window_show(struct refit_window *window, const struct refit_arena *slot,
+                                           struct refit_error *err);
+enum refit_status __wrap_refit_window_show(struct refit_window *window, const struct refit_arena *slot,
+                                           struct refit_error *err)
+{
+    if (atomic_load(&map_fails) > 0) {
+        atomic_fetch_sub(&map_fails, 1);
+        return refit_fail(err, REFIT_SYSTEM, "a mapping that fails");
+    }
+    return __real_refit_window_show(window, slot, err);
+}
 
 static char line[512];
 
@@ -69,7 +111,8 @@ struct rank {
     atomic_ulong last_swapped;
     pthread_mutex_t lock;     /* of refuse_prepare */
     char refuse_prepare[128]; /* the hook's reason; empty: it agrees */
-    atomic_bool refuse_swap;
+    atomic_bool refuse_swap, hold_swap;
+    atomic_ulong in_swap;
 };
 
 static uint64_t count_torn(struct refit_engine *engine, const struct refit_pin *pin)
@@ -100,6 +143,9 @@ static int on_prepare(void *context, struct refit_engine *engine, const struct r
 static int on_before(void *context, const struct refit_version *version, const char *kv)
 {
     struct rank *rank = context;
+    atomic_fetch_add(&rank->in_swap, 1);
+    while (atomic_load(&rank->hold_swap))
+        usleep(1000);
     return version->version == 0 || !kv[0] || atomic_load(&rank->refuse_swap);
 }
 
@@ -177,6 +223,14 @@ static void do_acquire(struct rank *rank, const char *text)
     reply(status, "%" PRIu64, status == REFIT_OK ? pin->version : 0);
 }
 
+/* Where a pin's bytes are: the table's address, and that of the first buffer. */
+static void do_where(struct rank *rank, const char *text)
+{
+    const struct refit_pin *pin = &rank->pin[atoi(text) % PINS_MAX];
+    const void *const *table = refit_engine_table(rank->engine, pin);
+    reply(REFIT_OK, "%p %p", (const void *)table, table[0]);
+}
+
 /* The errno of opening any slot of ours for writing; 0 when one could be. */
 static void do_reopen(void)
 {
@@ -231,6 +285,19 @@ static void rank_command(struct rank *rank)
     } else if ((text = argument("refuse-swap"))) {
         atomic_store(&rank->refuse_swap, atoi(text) != 0);
         reply(REFIT_OK, "set");
+    } else if ((text = argument("hold-swap"))) {
+        atomic_store(&rank->hold_swap, atoi(text) != 0);
+        reply(REFIT_OK, "set");
+    } else if (argument("in-swap")) {
+        reply(REFIT_OK, "%lu.", rank->in_swap);
+    } else if ((text = argument("where"))) {
+        do_where(rank, text);
+    } else if ((text = argument("map-fails"))) {
+        atomic_store(&map_fails, atoi(text));
+        reply(REFIT_OK, "set");
+    } else if (argument("stable")) {
+        rank->config.stable_addresses = 1;
+        reply(REFIT_OK, "set");
     } else if (argument("run")) {
         atomic_store(&rank->stop, false);
         rank->running = pthread_create(&rank->stepper, NULL, run_steps, rank) == 0;
@@ -280,9 +347,10 @@ static void do_snapshot(struct refit_bank *bank)
     struct refit_bank_snapshot now;
     refit_bank_read(bank, &now);
     bool active = now.active != REFIT_SLOT_NONE;
-    reply(REFIT_OK, "active=%" PRIu64 " attached=%u adopting=%d rollback=%" PRIu64 " writable=%d label=%s",
+    reply(REFIT_OK, "active=%" PRIu64 " attached=%u adopting=%d rollback=%" PRIu64 " writable=%d label=%s torn=%d",
           active ? now.slot[now.active].version.version : 0, now.attached, now.adopting, now.rollback_version,
-          active && now.slot[now.active].writable, active ? now.slot[now.active].version.label : "-");
+          active && now.slot[now.active].writable, active ? now.slot[now.active].version.label : "-",
+          now.torn);
 }
 
 static void do_inode(struct refit_bank *bank, const char *text)
@@ -309,8 +377,11 @@ static void bank_command(struct refit_bank *bank, unsigned ranks)
             model_stage(bank, ranks, strtoull(text, NULL, 10), MODEL_WAIT_MS, &slot, &error);
         reply(status, "%u", slot);
     } else if ((text = argument("fill"))) {
-        enum refit_status status =
-            refit_bank_begin(bank, refit_deadline_in_ms(MODEL_WAIT_MS), NULL, NULL, NULL, &slot, &error);
+        struct refit_deadline deadline = refit_deadline_in_ms(MODEL_WAIT_MS);
+        struct refit_version named = {.version = strtoull(text, NULL, 10)};
+        enum refit_status status = refit_bank_begin(bank, deadline, NULL, NULL, NULL, &slot, &error);
+        if (status == REFIT_OK)
+            status = refit_bank_vacate(bank, slot, &named, "flush", deadline, NULL, NULL, NULL, &error);
         if (status == REFIT_OK)
             model_fill(bank, slot, ranks, strtoull(text, NULL, 10));
         reply(status, "%u", slot);
@@ -321,6 +392,22 @@ static void bank_command(struct refit_bank *bank, unsigned ranks)
         reply(status, "%" PRIu64, now.version);
     } else if ((text = argument("inode"))) {
         do_inode(bank, text);
+    } else if ((text = argument("chunk"))) {
+        int at = 0, fails = 0, signal = 0;
+        (void)!sscanf(text, "%d %d %d", &at, &fails, &signal);
+        atomic_store(&chunk_fails, fails);
+        atomic_store(&chunk_signal, signal);
+        atomic_store(&chunk_at, at);
+        reply(REFIT_OK, "set");
+    } else if ((text = argument("put-within"))) {
+        unsigned long long version = 0;
+        int ms = 0;
+        (void)!sscanf(text, "%llu %d", &version, &ms);
+        enum refit_status status = model_put(bank, ranks, version, ms, &error);
+        reply(status, "%s", error.text);
+    } else if ((text = argument("drop"))) {
+        refit_bank_discard(bank, (uint32_t)atoi(text));
+        reply(REFIT_OK, "dropped");
     } else if (argument("snapshot")) {
         do_snapshot(bank);
     } else {
@@ -336,7 +423,7 @@ static int run_bank(char **argv)
     struct refit_bank_config config = {
         .ranks = ranks, .slots = (uint32_t)atoi(argv[4]), .socket_path = argv[2], .socket_mode = 0666,
         .protection = strcmp(argv[5], "seal") == 0 ? REFIT_PROTECT_SEAL : REFIT_PROTECT_UID,
-        .adopt_ms = atoi(argv[6])};
+        .adopt_ms = atoi(argv[6]), .swap = (enum refit_swap_mode)atoi(argv[7])};
     enum refit_status status = refit_bank_open(&config, &bank, &error);
     reply(status, "%s", error.text);
     while (status == REFIT_OK && next_command())
@@ -347,7 +434,7 @@ static int run_bank(char **argv)
 
 int main(int argc, char **argv)
 {
-    if (argc == 7 && strcmp(argv[1], "bank") == 0)
+    if (argc == 8 && strcmp(argv[1], "bank") == 0)
         return run_bank(argv);
     if (argc >= 7 && strcmp(argv[1], "rank") == 0)
         return run_rank(argv, argc);

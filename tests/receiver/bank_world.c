@@ -63,7 +63,8 @@ void bank_open(struct bank_world *world, uint32_t ranks, uint32_t slots, enum re
 {
     struct refit_error error = {0};
     struct refit_bank_config config = {.ranks = ranks, .slots = slots, .protection = protection,
-                                       .socket_path = world->socket_path, .socket_mode = 0666, .adopt_ms = 5000};
+                                       .socket_path = world->socket_path, .socket_mode = 0666, .adopt_ms = 5000,
+                                       .swap = world->swap};
     if (refit_bank_open(&config, &world->bank, &error) != REFIT_OK)
         fail_msg("%s", error.text);
 }
@@ -138,7 +139,7 @@ void start_rank(struct bank_world *world, unsigned at, uint32_t rank, uint32_t r
     int step_fd = ranks == 2 ? world->steps[rank] : -1;
     snprintf(number[0], sizeof number[0], "%u", rank);
     snprintf(number[1], sizeof number[1], "%u", ranks);
-    snprintf(number[2], sizeof number[2], "%d", RANK_BYTES);
+    snprintf(number[2], sizeof number[2], "%lu", world->rank_bytes ? world->rank_bytes : RANK_BYTES);
     snprintf(number[3], sizeof number[3], "%d", step_fd);
     char program[] = BANK_PROCESS, role[] = "rank", named[64];
     snprintf(named, sizeof named, "%s", name);
@@ -150,13 +151,14 @@ void start_rank(struct bank_world *world, unsigned at, uint32_t rank, uint32_t r
 void start_bank(struct bank_world *world, unsigned at, uint32_t ranks, uint32_t slots, const char *protection,
                 const char *adopt_ms)
 {
-    char number[2][24], protected[16], adopt[24];
+    char number[2][24], protected[16], adopt[24], swap[16];
     char program[] = BANK_PROCESS, role[] = "bank";
     snprintf(number[0], sizeof number[0], "%u", ranks);
     snprintf(number[1], sizeof number[1], "%u", slots);
     snprintf(protected, sizeof protected, "%s", protection);
     snprintf(adopt, sizeof adopt, "%s", adopt_ms);
-    char *argv[] = {program, role, world->socket_path, number[0], number[1], protected, adopt, NULL};
+    snprintf(swap, sizeof swap, "%u", world->swap);
+    char *argv[] = {program, role, world->socket_path, number[0], number[1], protected, adopt, swap, NULL};
     start(world, at, argv, -1, 0);
     assert_int_equal(hear_process(world, at), REFIT_OK);
 }

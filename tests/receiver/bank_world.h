@@ -28,6 +28,8 @@ struct bank_world {
     char dir[64];
     char socket_path[96];
     char state_path[104];
+    enum refit_swap_mode swap;
+    unsigned long rank_bytes; /* 0: RANK_BYTES */
     struct refit_bank *bank;
     struct process process[WORLD_PROCESSES];
     pid_t stray; /* a forked child of a rank */

@@ -87,7 +87,7 @@ static void publish_first(void)
 
 /* --- unchanged tensors ------------------------------------------------------------------------------------------ */
 
-static void unchanged_tensors_are_not_moved(void **state)
+static void keep_unchanged(void)
 {
     publish_first();
     for (uint64_t version = 2; version < 5; version++) {
@@ -103,6 +103,40 @@ static void unchanged_tensors_are_not_moved(void **state)
     struct refit_receiver_snapshot now;
     refit_receiver_read(world.receiver, &now);
     assert_int_equal(now.supplied.kept_bytes, 3 * W_BYTES);
+}
+
+static void unchanged_tensors_are_not_moved(void **state)
+{
+    keep_unchanged();
+}
+
+/* There the versions change slots with each commit, and with a rollback. */
+static void unchanged_tensors_are_not_moved_in_mode_copy(void **state)
+{
+    const struct refit_rollback back = {.version = 3, .open = true};
+    struct refit_version now;
+    struct refit_error err;
+    world.config.bank.swap = REFIT_SWAP_COPY;
+    keep_unchanged();
+    world_assert_served(&world);
+    assert_int_equal(refit_receiver_rollback(world.receiver, &back, refit_deadline_in_ms(WORLD_WAIT_MS), &now, &err), REFIT_OK);
+    assert_int_equal(now.version, 3);
+    struct refit_ticket ticket = begin(5, 3, "");
+    assert_true(ticket.unchanged);
+    hold(&ticket, 1);
+    assert_int_equal(commit(&ticket, 5, 1).supplied.kept_bytes, W_BYTES);
+}
+
+/* What would be copied is what is overwritten. */
+static void nothing_is_kept_in_mode_in_place(void **state)
+{
+    world.config.bank.swap = REFIT_SWAP_IN_PLACE;
+    world.config.bank.slots = 1;
+    publish_first();
+    struct refit_ticket ticket = begin(2, 1, "");
+    assert_false(ticket.unchanged);
+    hold(&ticket, 2);
+    assert_int_equal(commit(&ticket, 2, 2).supplied.kept_bytes, 0);
 }
 
 /* What the lead calls unchanged and is not comes out at the commit: the digests differ. */
@@ -218,6 +252,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(unchanged_tensors_are_not_moved),
+        TEST(unchanged_tensors_are_not_moved_in_mode_copy),
+        TEST(nothing_is_kept_in_mode_in_place),
         TEST(wrong_word_of_the_lead_is_caught),
         TEST(kept_tensor_that_changed_in_memory_is_named),
         TEST(nothing_is_kept_of_a_version_that_is_not_served),

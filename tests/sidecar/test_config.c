@@ -91,7 +91,7 @@ static void errors_name_flag_expected_and_found(void **state)
     assert_error(LOAD("--ranks", "0"), "--ranks");
     assert_error(LOAD("--ranks", "1025"), "--ranks: expected a whole number from 1 to 1024"); /* what a bank takes */
     assert_error(LOAD("--streams", "17"), "--streams: expected a whole number from 1 to 16"); /* what an endpoint takes */
-    assert_error(LOAD("--slots", "17"), "--slots: expected a whole number from 2 to 16");
+    assert_error(LOAD("--slots", "17"), "--slots: expected a whole number from 1 to 16");
     assert_error(LOAD("--slots", "-1"), "--slots");
     assert_error(LOAD("--slots"), "--slots: expected a value, found nothing");
     assert_error(LOAD("--deadline", "10"), "--deadline: expected a duration with its unit");

@@ -12,6 +12,7 @@
  *   prepare-ms=N  the prepare hook takes so long      refuse=V  the prepare hook refuses version V
  *   hold=N        keeps each pin for N ms             trust     does not look at the bytes
  *   hold-file=P   keeps each pin while P exists, and prints "holding VERSION" the first time
+ *   stable        has addresses baked in: that one of them changes is "torn", too
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -45,7 +46,9 @@ struct reader {
     unsigned long long refuse;
     const char *hold_file;
     uint64_t held;
-    bool trust;
+    bool trust, stable;
+    const void *const *table; /* of the first pin, when stable */
+    const void *buffer;
     uint64_t last;
     uint64_t taken, missed; /* steps, of the leader */
 };
@@ -105,6 +108,19 @@ static void hold(struct reader *r, const struct refit_pin *pin)
     }
 }
 
+static int check_addresses(struct reader *r, const struct refit_pin *pin)
+{
+    const void *const *table = refit_engine_table(r->engine, pin);
+    const void *buffer = refit_engine_buffer(r->engine, pin, 0);
+    r->table = r->table ? r->table : table;
+    r->buffer = r->buffer ? r->buffer : buffer;
+    if (!r->stable || (r->table == table && r->buffer == buffer && table[0] == buffer))
+        return 0;
+    printf("torn rank %u: version %llu is at another address\n", r->rank, (unsigned long long)pin->version);
+    fflush(stdout);
+    return 3;
+}
+
 static int report(struct reader *r, const struct refit_pin *pin)
 {
     if (pin->version != r->last) {
@@ -115,6 +131,8 @@ static int report(struct reader *r, const struct refit_pin *pin)
         r->last = pin->version;
     }
     hold(r, pin);
+    if (check_addresses(r, pin) != 0)
+        return 3;
     return check(r, r->engine, pin, "in a step");
 }
 
@@ -199,6 +217,8 @@ static void read_option(struct reader *r, const char *option)
         r->refuse = strtoull(option + 7, NULL, 10);
     else if (strcmp(option, "trust") == 0)
         r->trust = true;
+    else if (strcmp(option, "stable") == 0)
+        r->stable = true;
 }
 
 int main(int argc, char **argv)
@@ -218,7 +238,8 @@ int main(int argc, char **argv)
         return 1;
     }
     struct refit_engine_config config = {.socket_path = argv[1], .rank = r.rank, .ranks = r.ranks, .label = "reader",
-                                         .layout = text, .layout_len = len, .prepare = on_prepare, .context = &r};
+                                         .layout = text, .layout_len = len, .prepare = on_prepare, .context = &r,
+                                         .stable_addresses = r.stable};
     struct refit_engine *engine;
     if (refit_engine_attach(&config, 30000, &engine, &err) != REFIT_OK) {
         fprintf(stderr, "reader: %s\n", err.text);

@@ -19,6 +19,17 @@
  * the version it began with holds its pin from first to last token; with three or more slots, newer versions are
  * installed beside it.
  *
+ * Where the bytes are depends on how refitd swaps (--swap):
+ *   pointer    each version has addresses of its own: ask for buffers or table with each pin. Swaps wait for nobody.
+ *   copy       the version that is served always has the same addresses, from attach to detach: the table that
+ *              refit_engine_table() gives is one and the same, also between pins, for code that has addresses baked in.
+ *              A swap moves bytes under them: it begins when before_swap has returned on every rank, waits for pins, and
+ *              is over when after_swap is called; acquire is REFIT_BUSY meanwhile. Only what is served can be acquired.
+ *   remap      as copy, and no byte moves: other memory appears at the same addresses.
+ *   in-place   as copy; before_swap is called before the first byte of a refit, and nothing is served until it is
+ *              committed. A refit that fails leaves nothing to serve: acquire is REFIT_CORRUPT until another one succeeds.
+ * In every mode the buffers in a prepare hook are elsewhere, and valid during the hook only.
+ *
  * Threads: acquire, release and the buffer functions may be called from any thread. Callbacks run on a thread of the library,
  * one at a time; they must not call refit_engine_detach. If `refitd` goes away, the versions already mapped
  * stay readable, and the library reconnects and hands the slots back to the new `refitd`.
@@ -72,6 +83,7 @@ struct refit_engine_config {
     refit_before_swap_fn before_swap;
     refit_after_swap_fn after_swap;
     void *context;
+    int stable_addresses; /* not 0: the engine has addresses baked in. Attach is REFIT_MISMATCH where refitd swaps by pointer */
 };
 
 /* Connect, declare, map all slots read-only. Retries until refitd is there or the time is over. *out is new.
@@ -85,6 +97,8 @@ REFIT_API void refit_engine_detach(struct refit_engine *engine);
 REFIT_API enum refit_status refit_engine_wait(struct refit_engine *engine, int64_t timeout_ms, struct refit_error *err);
 
 /* Pin the version served now (REFIT_LATEST, leader only) or a given one. REFIT_NOT_FOUND: nothing is served yet;
+ * REFIT_BUSY: a swap that before_swap announced is under way (not in mode pointer); REFIT_CORRUPT: a swap that failed left no
+ * whole version (modes copy and in-place), refit again;
  * REFIT_STALE: that version is not here (any more); REFIT_INVALID: REFIT_LATEST on another rank than 0. No loop, no
  * lock, no system call. */
 REFIT_API enum refit_status refit_engine_acquire(struct refit_engine *engine, uint64_t version, struct refit_pin *pin);
