@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What one GPU does for a refit, against what it can do: pack, scatter and digest on a stream against a copy within
- * the device, storing and loading through pinned memory against plain copies over the bus. Medians of rounds that take
- * turns. Every byte that was packed and scattered is digested again and compared, or the figures would mean nothing.
+ * What one GPU does for a refit, against what it can do: pack, scatter and digest on a stream against a copy within the
+ * device, storing and loading against plain copies over the bus, and an exchange of slots. Medians of rounds that take
+ * turns. Before that every byte that was packed and scattered is digested again and compared, or the figures would mean
+ * nothing.
  *
  *   bench_gpu [--mib N] [--rounds N] [--device N]
  */
@@ -14,6 +15,7 @@
 #include "layouts/layout.h"
 #include "memory/cuda_driver.h"
 #include "memory/cuda_stream.h"
+#include "memory/exchange.h"
 
 #define COLUMNS 4096 /* of bf16, cut into two halves: rows of 4 KiB */
 #define ROUNDS_MAX 101
@@ -258,7 +260,7 @@ static void expect(struct bench *b, struct refit_digest wanted, const char *what
     exit(1);
 }
 
-static void prove(struct bench *b)
+static struct refit_digest prove(struct bench *b)
 {
     fill_source(b);
     struct refit_digest wanted = sum(b);
@@ -275,6 +277,7 @@ static void prove(struct bench *b)
     expect(b, wanted, "scattering into rows");
     store(b);
     expect(b, wanted, "storing what was loaded");
+    return wanted;
 }
 
 static const struct {
@@ -334,6 +337,40 @@ static void report(struct bench *b)
     }
 }
 
+/* What mode `copy` does in the engine's pause. Both slots are found where the other was. */
+static void exchange(struct bench *b, struct refit_digest wanted)
+{
+    struct refit_error err;
+    struct refit_exchange *exchange;
+    struct refit_exchanged done;
+    struct refit_arena *other;
+    double seconds[ROUNDS_MAX + 1];
+    uint64_t bytes = refit_layout_arena_bytes(b->halves, 0);
+    must(refit_cuda_slot_create(b->device, bytes, &other, &err), &err);
+    if (refit_exchange_create(b->destination, other, &exchange, &err) != REFIT_OK) {
+        printf("exchange of two slots: none: %s\n", err.text);
+        refit_arena_release(other);
+        return;
+    }
+    for (int round = 0; round <= b->rounds; round++) { /* one for warmth */
+        int64_t begin = refit_clock_ns();
+        must(refit_exchange_run(exchange, b->destination, other, bytes, refit_deadline_in_ms(PATIENCE_MS), &done, &err),
+             &err);
+        seconds[round] = (double)(refit_clock_ns() - begin) / 1e9;
+        struct refit_arena *there = b->destination; /* the weights are in the other one now */
+        b->destination = other;
+        other = there;
+        digest(b);
+        expect(b, wanted, "an exchange");
+    }
+    qsort(seconds + 1, (size_t)b->rounds, sizeof *seconds, by_size);
+    double median = seconds[1 + b->rounds / 2];
+    printf("exchange of two slots: %.3f ms, which is %.1f ms for 16 GB\n", median * 1e3,
+           median * 1e3 * 16e9 / (double)bytes);
+    refit_exchange_destroy(exchange);
+    refit_arena_release(other);
+}
+
 static void release(struct bench *b)
 {
     struct refit_error err;
@@ -380,9 +417,11 @@ int main(int argc, char **argv)
     }
     plan(&b, (uint64_t)mib * (1 << 20) / COLUMNS);
     allocate(&b);
-    prove(&b);
-    if (b.rounds > 0)
+    struct refit_digest wanted = prove(&b);
+    if (b.rounds > 0) {
         report(&b);
+        exchange(&b, wanted);
+    }
     release(&b);
     return 0;
 }
