@@ -122,6 +122,22 @@ static void an_old_library_is_refused(void **state)
     in_child(old_is_refused, REFIT_TEST_STANDIN_NCCL);
 }
 
+static void fails_once(void)
+{
+    const struct refit_nccl_driver *driver;
+    struct refit_error err;
+    setenv("STANDIN_NCCL", "delay-us:0,fail:ncclGetVersion:1:3", 1);
+    CHECK(refit_nccl_driver(&driver, &err) == REFIT_SYSTEM);
+    CHECK(strcmp(err.text, "ncclGetVersion: internal error (3)") == 0);
+    CHECK(refit_nccl_driver(&driver, &err) == REFIT_OK);
+    CHECK(driver->version == NCCL_VERSION_CODE);
+}
+
+static void a_library_that_failed_is_asked_again(void **state)
+{
+    in_child(fails_once, REFIT_TEST_STANDIN_NCCL);
+}
+
 static void loaded_is_taken(void)
 {
     const struct refit_nccl_driver *driver;
@@ -191,6 +207,7 @@ int main(void)
         cmocka_unit_test(a_missing_library_is_named),
         cmocka_unit_test(a_library_that_is_no_nccl_is_refused),
         cmocka_unit_test(an_old_library_is_refused),
+        cmocka_unit_test(a_library_that_failed_is_asked_again),
         cmocka_unit_test(a_library_that_the_process_has_is_taken),
         cmocka_unit_test(results_become_statuses),
         cmocka_unit_test(versions_that_differ_are_both_named),
