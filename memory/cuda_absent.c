@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "memory/cuda_pinned.h"
 #include "memory/cuda_stream.h"
 
 #define LEFT_OUT "left out: no CUDA headers and nvcc when it was built"
@@ -268,4 +269,19 @@ enum refit_status refit_cuda_digest(const struct refit_cuda_stream *stream, cons
     (void)segments;
     (void)completion;
     return left_out(err);
+}
+
+enum refit_status refit_cuda_pinned_create(int device, size_t bytes, struct refit_cuda_pinned **out, uint8_t **memory,
+                                           struct refit_error *err)
+{
+    (void)device;
+    (void)bytes;
+    (void)out;
+    (void)memory;
+    return left_out(err);
+}
+
+void refit_cuda_pinned_drop(struct refit_cuda_pinned *pinned)
+{
+    (void)pinned;
 }

@@ -100,6 +100,9 @@ static void give_back(struct refit_cuda_batch *batch)
         sums->next = device->sums;
         device->sums = sums;
     }
+    if (batch->pinned)
+        refit_cuda_pinned_drop(batch->pinned);
+    batch->pinned = NULL;
     batch->chunk_count = batch->landing_count = 0;
     batch->next = device->idle;
     device->idle = batch;
@@ -315,6 +318,13 @@ enum refit_status refit_cuda_batch_stage(struct refit_cuda_batch *batch, uint64_
     if (chunk->used > REFIT_CUDA_CHUNK_BYTES)
         chunk->used = REFIT_CUDA_CHUNK_BYTES;
     return REFIT_OK;
+}
+
+bool refit_cuda_batch_names(struct refit_cuda_batch *batch, const void *memory, uint64_t bytes)
+{
+    if (!batch->pinned)
+        batch->pinned = refit_cuda_pinned_find(memory, bytes);
+    return batch->pinned && refit_cuda_pinned_holds(batch->pinned, memory, bytes);
 }
 
 static enum refit_status add_sums(struct refit_cuda_batch *batch, struct refit_error *err)

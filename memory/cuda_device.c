@@ -5,6 +5,8 @@
 
 #include "memory/cuda_internal.h"
 
+#define SPINS 32u
+
 extern const unsigned char refit_cuda_image[];
 
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -45,14 +47,16 @@ enum refit_status refit_cuda_poll_event(const struct refit_cuda_device *device, 
     return not_ready(device, device->cuda->cuEventQuery(event), "cuEventQuery", err);
 }
 
-/* Short at first: a copy of a few MiB takes less than the clock's resolution elsewhere. False: the deadline passed. */
-static bool pause_until(struct timespec *pause, struct refit_deadline deadline)
+/* A small copy is done in a few microseconds, and the shortest sleep is fifty: not at first. False: the deadline passed. */
+static bool pause_until(unsigned *tries, struct refit_deadline deadline)
 {
     if (refit_deadline_passed(deadline))
         return false;
-    nanosleep(pause, NULL);
-    if (pause->tv_nsec < 200000)
-        pause->tv_nsec *= 2;
+    unsigned past = *tries < SPINS ? 0 : *tries - SPINS;
+    struct timespec pause = {.tv_nsec = past < 8 ? 1000L << past : 200000};
+    if (*tries >= SPINS)
+        nanosleep(&pause, NULL);
+    ++*tries;
     return true;
 }
 
@@ -64,10 +68,10 @@ static enum refit_status late(const struct refit_cuda_device *device, struct ref
 enum refit_status refit_cuda_wait_stream(const struct refit_cuda_device *device, CUstream stream,
                                          struct refit_deadline deadline, struct refit_error *err)
 {
-    struct timespec pause = {.tv_nsec = 2000};
+    unsigned tries = 0;
     enum refit_status status;
     while ((status = refit_cuda_poll_stream(device, stream, err)) == REFIT_BUSY)
-        if (!pause_until(&pause, deadline))
+        if (!pause_until(&tries, deadline))
             return late(device, err);
     return status;
 }
@@ -75,10 +79,10 @@ enum refit_status refit_cuda_wait_stream(const struct refit_cuda_device *device,
 enum refit_status refit_cuda_wait_event(const struct refit_cuda_device *device, CUevent event,
                                         struct refit_deadline deadline, struct refit_error *err)
 {
-    struct timespec pause = {.tv_nsec = 2000};
+    unsigned tries = 0;
     enum refit_status status;
     while ((status = refit_cuda_poll_event(device, event, err)) == REFIT_BUSY)
-        if (!pause_until(&pause, deadline))
+        if (!pause_until(&tries, deadline))
             return late(device, err);
     return status;
 }
@@ -95,10 +99,10 @@ static bool any_late(struct refit_cuda_device *device)
 /* False: the device is still at work for somebody who gave up. */
 static bool wait_for_late(struct refit_cuda_device *device)
 {
-    struct timespec pause = {.tv_nsec = 2000};
+    unsigned tries = 0;
     struct refit_deadline deadline = refit_memory_patience();
     while (any_late(device))
-        if (!pause_until(&pause, deadline))
+        if (!pause_until(&tries, deadline))
             return false;
     return true;
 }

@@ -10,6 +10,7 @@
 #include "memory/cuda.h"
 
 #define LIBRARY "libcuda.so.1"
+#define LOST "; this process can use the device no more: restart it"
 #define TEXT_OF(name) #name
 #define NAME_OF(name) TEXT_OF(name) /* expands cuda.h's macros, which put versions behind names */
 
@@ -70,6 +71,24 @@ enum refit_status refit_cuda_driver(const struct refit_cuda_driver **out, struct
     return status;
 }
 
+/* What work that was queued has done, by whomever: all calls of the context fail from then on. */
+static bool is_sticky(CUresult result)
+{
+    switch (result) {
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_LAUNCH_FAILED:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_ASSERT: return true;
+    default: return false;
+    }
+}
+
 enum refit_status refit_cuda_check(const struct refit_cuda_driver *driver, CUresult result, const char *call,
                                    struct refit_error *err)
 {
@@ -78,8 +97,8 @@ enum refit_status refit_cuda_check(const struct refit_cuda_driver *driver, CUres
         return REFIT_OK;
     if (driver->cuGetErrorName(result, &name) != CUDA_SUCCESS || !name)
         name = "an error without a name";
-    return refit_fail(err, result == CUDA_ERROR_OUT_OF_MEMORY ? REFIT_NO_MEMORY : REFIT_SYSTEM, "%s: %s (%d)", call,
-                      name, (int)result);
+    return refit_fail(err, result == CUDA_ERROR_OUT_OF_MEMORY ? REFIT_NO_MEMORY : REFIT_SYSTEM, "%s: %s (%d)%s", call,
+                      name, (int)result, is_sticky(result) ? LOST : "");
 }
 
 enum refit_status refit_cuda_probe(struct refit_error *err)

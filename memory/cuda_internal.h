@@ -11,6 +11,7 @@
 #include "memory/cuda.h"
 #include "memory/cuda_driver.h"
 #include "memory/cuda_move.h"
+#include "memory/cuda_pinned.h"
 #include "memory/rows.h"
 
 #define REFIT_CUDA_CHUNK_BYTES ((uint64_t)4 << 20)
@@ -55,6 +56,7 @@ struct refit_cuda_batch {
     uint32_t landing_count;
     struct refit_cuda_chunk *chunks;
     uint32_t chunk_count;
+    struct refit_cuda_pinned *pinned; /* the caller's, retained; NULL: none is named */
 };
 
 /* One per device and process, while an arena or a stream is there. */
@@ -127,6 +129,8 @@ REFIT_MUST_CHECK enum refit_status refit_cuda_batch_make_room(struct refit_cuda_
 /* Pinned room for `bytes` <= REFIT_CUDA_CHUNK_BYTES. */
 REFIT_MUST_CHECK enum refit_status refit_cuda_batch_stage(struct refit_cuda_batch *batch, uint64_t bytes, uint8_t **out,
                                                           struct refit_error *err);
+/* The caller's memory is pinned, so that the device may be told of it. */
+bool refit_cuda_batch_names(struct refit_cuda_batch *batch, const void *memory, uint64_t bytes);
 /* Where kernels add up for `digest`; 0 when that is NULL. */
 REFIT_MUST_CHECK enum refit_status refit_cuda_batch_sum(struct refit_cuda_batch *batch, struct refit_digest *digest,
                                                         CUdeviceptr *sum, struct refit_error *err);

@@ -80,45 +80,62 @@ static enum refit_status begin_part(struct refit_cuda_batch *batch, const struct
 }
 
 /* From dense pinned memory: copy engines where the slot is dense, too; else a kernel that scatters. */
-static enum refit_status store_part(struct refit_cuda_batch *batch, CUdeviceptr to, const struct refit_rows *rows,
-                                    const uint8_t *src, int64_t src_stride, struct refit_digest *digest,
-                                    struct refit_error *err)
+static enum refit_status queue_store(const struct refit_cuda_batch *batch, const struct refit_rows *rows,
+                                     const uint8_t *src, CUdeviceptr sum, struct refit_error *err)
 {
-    const struct refit_cuda_device *device = batch->device;
+    CUdeviceptr to = address_of(rows);
+    if (!is_dense(rows))
+        return refit_cuda_launch(batch, to, rows->stride, (CUdeviceptr)(uintptr_t)src, (int64_t)rows->run_bytes, rows,
+                                 sum, err);
+    enum refit_status status =
+        CUDA(batch->device->cuda, err, cuMemcpyHtoDAsync, to, src, refit_rows_bytes(rows), batch->stream);
+    return status == REFIT_OK && sum ? refit_cuda_launch(batch, 0, 0, to, rows->stride, rows, sum, err) : status;
+}
+
+/* The reverse. */
+static enum refit_status queue_load(const struct refit_cuda_batch *batch, const struct refit_rows *rows, uint8_t *dst,
+                                    CUdeviceptr sum, struct refit_error *err)
+{
+    CUdeviceptr from = address_of(rows);
+    if (!is_dense(rows))
+        return refit_cuda_launch(batch, (CUdeviceptr)(uintptr_t)dst, (int64_t)rows->run_bytes, from, rows->stride, rows,
+                                 sum, err);
+    enum refit_status status =
+        CUDA(batch->device->cuda, err, cuMemcpyDtoHAsync, dst, from, refit_rows_bytes(rows), batch->stream);
+    return status == REFIT_OK && sum ? refit_cuda_launch(batch, 0, 0, from, rows->stride, rows, sum, err) : status;
+}
+
+static enum refit_status store_part(struct refit_cuda_batch *batch, const struct refit_rows *rows, const uint8_t *src,
+                                    int64_t src_stride, struct refit_digest *digest, struct refit_error *err)
+{
     uint8_t *staged = NULL;
     CUdeviceptr sum = 0;
     enum refit_status status = begin_part(batch, rows, digest, &staged, &sum, err);
     if (status != REFIT_OK)
         return status;
     refit_host_move(staged, (int64_t)rows->run_bytes, src, src_stride, rows, REFIT_STORE_CACHED, NULL);
-    if (!is_dense(rows))
-        return refit_cuda_launch(batch, to, rows->stride, (CUdeviceptr)(uintptr_t)staged, (int64_t)rows->run_bytes, rows, sum,
-                      err);
-    status = CUDA(device->cuda, err, cuMemcpyHtoDAsync, to, staged, refit_rows_bytes(rows), batch->stream);
-    return status == REFIT_OK && sum ? refit_cuda_launch(batch, 0, 0, to, rows->stride, rows, sum, err) : status;
+    return queue_store(batch, rows, staged, sum, err);
 }
 
-static enum refit_status load_part(struct refit_cuda_batch *batch, CUdeviceptr from, const struct refit_rows *rows,
-                                   uint8_t *dst, int64_t dst_stride, struct refit_digest *digest,
-                                   struct refit_error *err)
+static enum refit_status load_part(struct refit_cuda_batch *batch, const struct refit_rows *rows, uint8_t *dst,
+                                   int64_t dst_stride, struct refit_digest *digest, struct refit_error *err)
 {
-    const struct refit_cuda_device *device = batch->device;
     uint8_t *staged = NULL;
     CUdeviceptr sum = 0;
     enum refit_status status = begin_part(batch, rows, digest, &staged, &sum, err);
-    if (status != REFIT_OK)
-        return status;
-    if (is_dense(rows)) {
-        status = CUDA(device->cuda, err, cuMemcpyDtoHAsync, staged, from, refit_rows_bytes(rows), batch->stream);
-        if (status == REFIT_OK && sum)
-            status = refit_cuda_launch(batch, 0, 0, from, rows->stride, rows, sum, err);
-    } else {
-        status = refit_cuda_launch(batch, (CUdeviceptr)(uintptr_t)staged, (int64_t)rows->run_bytes, from, rows->stride, rows, sum,
-                        err);
-    }
+    if (status == REFIT_OK)
+        status = queue_load(batch, rows, staged, sum, err);
     if (status == REFIT_OK)
         refit_cuda_batch_land(batch, (struct refit_cuda_landing){staged, dst, dst_stride, rows->run_bytes, rows->count});
     return status;
+}
+
+/* The caller's end of the rows is dense and pinned: the device reads or writes it there. */
+static bool goes_straight(struct refit_cuda_batch *batch, const struct refit_rows *rows, const void *memory,
+                          int64_t stride)
+{
+    return (rows->count == 1 || stride == (int64_t)rows->run_bytes) &&
+           refit_cuda_batch_names(batch, memory, refit_rows_bytes(rows));
 }
 
 /* Rows as parts that fit a chunk of staging: whole runs, or a part of one. */
@@ -161,11 +178,15 @@ static enum refit_status cuda_load(const struct refit_arena *arena, const struct
     struct parts parts = {.rows = *rows};
     struct refit_rows part;
     struct refit_cuda_batch *batch;
+    CUdeviceptr sum;
     uint64_t run, at;
     enum refit_status status = batch_of(arena, &batch, err);
+    if (status == REFIT_OK && goes_straight(batch, rows, dst, dst_stride)) {
+        status = refit_cuda_batch_sum(batch, digest, &sum, err);
+        return status == REFIT_OK ? queue_load(batch, rows, dst, sum, err) : status;
+    }
     while (status == REFIT_OK && next_part(&parts, &part, &run, &at))
-        status = load_part(batch, address_of(&part), &part, dst + (int64_t)run * dst_stride + at, dst_stride,
-                           digest, err);
+        status = load_part(batch, &part, dst + (int64_t)run * dst_stride + at, dst_stride, digest, err);
     return status;
 }
 
@@ -175,12 +196,33 @@ static enum refit_status cuda_store(struct refit_arena *arena, const struct refi
     struct parts parts = {.rows = *rows};
     struct refit_rows part;
     struct refit_cuda_batch *batch;
+    CUdeviceptr sum;
     uint64_t run, at;
     enum refit_status status = batch_of(arena, &batch, err);
+    if (status == REFIT_OK && goes_straight(batch, rows, src, src_stride)) {
+        status = refit_cuda_batch_sum(batch, digest, &sum, err);
+        return status == REFIT_OK ? queue_store(batch, rows, src, sum, err) : status;
+    }
     while (status == REFIT_OK && next_part(&parts, &part, &run, &at))
-        status = store_part(batch, address_of(&part), &part, src + (int64_t)run * src_stride + at, src_stride,
-                            digest, err);
+        status = store_part(batch, &part, src + (int64_t)run * src_stride + at, src_stride, digest, err);
     return status;
+}
+
+/* Without a digest, what is dense at both ends is a copy engine's. */
+static enum refit_status cuda_copy(struct refit_arena *destination, const struct refit_rows *to,
+                                   const struct refit_rows *from, struct refit_digest *digest, struct refit_error *err)
+{
+    struct refit_cuda_batch *batch;
+    CUdeviceptr sum;
+    enum refit_status status = batch_of(destination, &batch, err);
+    if (status == REFIT_OK)
+        status = refit_cuda_batch_sum(batch, digest, &sum, err);
+    if (status != REFIT_OK)
+        return status;
+    if (!sum && is_dense(to) && is_dense(from))
+        return CUDA(batch->device->cuda, err, cuMemcpyDtoDAsync, address_of(to), address_of(from), refit_rows_bytes(to),
+                    batch->stream);
+    return refit_cuda_launch(batch, address_of(to), to->stride, address_of(from), from->stride, to, sum, err);
 }
 
 static enum refit_status cuda_sum(const struct refit_arena *arena, const struct refit_rows *rows,
@@ -233,6 +275,7 @@ const struct refit_arena_ops refit_arena_ops_cuda = {
     .load = cuda_load,
     .store = cuda_store,
     .sum = cuda_sum,
+    .copy = cuda_copy,
     .fill = cuda_fill,
     .finish = cuda_finish,
     .release = cuda_release,

@@ -142,8 +142,6 @@ enum refit_status refit_memory_digest_range(const struct refit_arena *arena, uin
 {
     if (bytes == 0)
         return REFIT_OK;
-    if (arena->ops->finish)
-        return refit_fail(err, REFIT_UNSUPPORTED, "arena: %s memory is digested through a walk", arena->ops->name);
     struct refit_rows rows = {
         .piece = refit_arena_find(arena, offset),
         .run_bytes = bytes,
@@ -154,7 +152,11 @@ enum refit_status refit_memory_digest_range(const struct refit_arena *arena, uin
         return refit_fail(err, REFIT_INVALID, "arena: %" PRIu64 " bytes at offset %" PRIu64 " do not lie in one piece",
                           bytes, offset);
     rows.offset = offset - rows.piece->offset;
-    return arena->ops->sum(arena, &rows, digest, err);
+    struct refit_completion completion = {.status = REFIT_OK};
+    enum refit_status status = end(arena, arena->ops->sum(arena, &rows, digest, err), &completion, err);
+    enum refit_status waited =
+        refit_completion_wait(&completion, refit_memory_patience(), status == REFIT_OK ? err : NULL);
+    return status == REFIT_OK ? waited : status;
 }
 
 /* ---- copy: both sides in lockstep ---- */
@@ -176,10 +178,18 @@ static void match(struct refit_rows *a, struct refit_rows *b)
     longer->tensor_stride = (int64_t)shorter->run_bytes;
 }
 
+static bool reach_each_other(const struct refit_arena *a, const struct refit_arena *b)
+{
+    return a->kind == REFIT_ARENA_HOST || b->kind == REFIT_ARENA_HOST ||
+           (a->ops == b->ops && a->ordinal == b->ordinal && a->ops->copy);
+}
+
 static enum refit_status copy_rows(struct refit_arena *destination, const struct refit_rows *to,
                                    const struct refit_arena *source, const struct refit_rows *from,
                                    struct refit_digest *digest, struct refit_error *err)
 {
+    if (!from->piece->host && !to->piece->host)
+        return destination->ops->copy(destination, to, from, digest, err);
     if (from->piece->host)
         return destination->ops->store(destination, to, from->piece->host + from->offset, from->stride, digest, err);
     return source->ops->load(source, from, to->piece->host + to->offset, to->stride, digest, err);
@@ -225,7 +235,7 @@ enum refit_status refit_memory_copy(struct refit_arena *destination, struct refi
     if (status == REFIT_OK && to.left != from.left)
         status = refit_fail(err, REFIT_MISMATCH, "copy: windows of %" PRIu64 " and %" PRIu64 " bytes", to.left,
                             from.left);
-    if (status == REFIT_OK && destination->kind != REFIT_ARENA_HOST && source->kind != REFIT_ARENA_HOST)
+    if (status == REFIT_OK && !reach_each_other(destination, source))
         status = refit_fail(err, REFIT_UNSUPPORTED, "copy: from %s to %s memory goes through pack and scatter",
                             source->ops->name, destination->ops->name);
     if (status != REFIT_OK)

@@ -64,7 +64,8 @@ REFIT_MUST_CHECK enum refit_status refit_memory_pack(const struct refit_arena *s
 REFIT_MUST_CHECK enum refit_status refit_memory_scatter(struct refit_arena *destination, struct refit_walk walk,
                                                         const void *in, struct refit_segments *segments,
                                                         struct refit_completion *completion, struct refit_error *err);
-/* Straight from one arena to another: the same window walked by both sides (host to host, file to host). */
+/* Straight from one arena to another: the same window walked by both sides. One is host memory, or both are of one
+ * device; REFIT_UNSUPPORTED otherwise: pack, then scatter. */
 REFIT_MUST_CHECK enum refit_status refit_memory_copy(struct refit_arena *destination, struct refit_walk to,
                                                      const struct refit_arena *source, struct refit_walk from,
                                                      struct refit_segments *segments,
@@ -74,7 +75,7 @@ REFIT_MUST_CHECK enum refit_status refit_memory_digest(const struct refit_arena 
                                                        struct refit_segments *segments,
                                                        struct refit_completion *completion, struct refit_error *err);
 /* Digest one range that lies in one piece, without a plan: whole tensors of a checkpoint, say. `tensor_offset` is
- * where the range begins in its tensor. Adds to *digest. REFIT_UNSUPPORTED for device memory. */
+ * where the range begins in its tensor. Adds to *digest. Complete when it returns. */
 REFIT_MUST_CHECK enum refit_status refit_memory_digest_range(const struct refit_arena *arena, uint64_t offset,
                                                              uint64_t bytes, uint64_t tensor_offset,
                                                              struct refit_digest *digest, struct refit_error *err);

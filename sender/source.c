@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/io.h"
+#include "memory/cuda.h"
 
 /* ---- shareable memory ---- */
 
@@ -143,6 +144,14 @@ static size_t find_buffer(const struct binding *binding, const char *name)
     return binding->count;
 }
 
+static enum refit_status bind_device(struct binding *binding, const struct refit_sender_buffer *given, uint64_t offset)
+{
+    enum refit_status status = refit_cuda_bind(binding->arena, offset, (uint64_t)(uintptr_t)given->data, given->bytes,
+                                               binding->err);
+    return status == REFIT_OK ? status : refit_error_prefix(binding->err, status, "buffer %s of rank %u", given->name,
+                                                            binding->rank);
+}
+
 static enum refit_status bind_one(struct binding *binding, const struct refit_buffer *wanted)
 {
     size_t place = find_buffer(binding, wanted->name);
@@ -159,6 +168,8 @@ static enum refit_status bind_one(struct binding *binding, const struct refit_bu
     binding->bound[place] = true;
     if (wanted->bytes == 0)
         return REFIT_OK;
+    if (given->memory == REFIT_SENDER_CUDA)
+        return bind_device(binding, given, wanted->offset);
     uint64_t fd_offset;
     int fd = find_shared(binding->shared, given->data, given->bytes, &fd_offset);
     return refit_arena_bind_host(binding->arena, wanted->offset, (void *)(uintptr_t)given->data, wanted->bytes, fd,
@@ -188,14 +199,40 @@ static enum refit_status bind_all(struct binding *binding, const struct refit_la
     return REFIT_OK;
 }
 
+static bool same_place(const struct refit_sender_buffer *a, const struct refit_sender_buffer *b)
+{
+    return a->memory == b->memory && (a->memory == REFIT_SENDER_HOST || a->device == b->device);
+}
+
+/* Where the first buffer is that has bytes; the others must be there, too. */
+static enum refit_status make_arena(const struct refit_sender_buffer *buffers, size_t count, uint64_t bytes,
+                                    struct refit_arena **out, struct refit_error *err)
+{
+    const struct refit_sender_buffer *first = NULL;
+    for (size_t i = 0; i < count; i++) {
+        if (buffers[i].memory != REFIT_SENDER_HOST && buffers[i].memory != REFIT_SENDER_CUDA)
+            return refit_fail(err, REFIT_INVALID, "buffer %zu: memory %d is not known", i, (int)buffers[i].memory);
+        if (buffers[i].bytes == 0)
+            continue;
+        first = first ? first : &buffers[i];
+        if (!same_place(first, &buffers[i]))
+            return refit_fail(err, REFIT_INVALID,
+                              "buffers %s and %s are in different memory; all of a rank's must be in the host's, or on "
+                              "one device", first->name ? first->name : "unnamed",
+                              buffers[i].name ? buffers[i].name : "unnamed");
+    }
+    if (first && first->memory == REFIT_SENDER_CUDA)
+        return refit_cuda_arena_create(first->device, bytes, out, err);
+    return refit_arena_create(REFIT_ARENA_HOST, bytes, out, err);
+}
+
 enum refit_status refit_source_bind(const struct refit_layout *layout, uint32_t rank,
                                     const struct refit_sender_buffer *buffers, size_t count,
                                     const struct refit_shared *shared, struct refit_arena **out,
                                     struct refit_error *err)
 {
     struct binding binding = {.rank = rank, .count = count, .shared = shared, .err = err};
-    enum refit_status status =
-        refit_arena_create(REFIT_ARENA_HOST, refit_layout_arena_bytes(layout, rank), &binding.arena, err);
+    enum refit_status status = make_arena(buffers, count, refit_layout_arena_bytes(layout, rank), &binding.arena, err);
     if (status != REFIT_OK)
         return status;
     binding.sorted = calloc(count + 1, sizeof(const struct refit_sender_buffer *));

@@ -77,7 +77,9 @@ static enum refit_status send_arena(struct packing *packing, const struct refit_
         struct refit_piece piece;
         uint32_t number;
         refit_arena_piece_at(arena, i, &piece);
-        if (!number_fd(packing, arena, piece.fd, &number)) {
+        /* A GPU's descriptor can't be mapped or read by a host: that memory goes through the ring. */
+        int shared = refit_arena_kind(arena) == REFIT_ARENA_CUDA ? -1 : piece.fd;
+        if (!number_fd(packing, arena, shared, &number)) {
             packing->packet.memory.flags &= ~REFIT_LOCAL_LISTED;
             continue;
         }

@@ -88,7 +88,7 @@ static enum refit_status begin_batch(struct refit_inflow *flow, struct refit_err
         return refit_fail(err, REFIT_PEER, "sent batch %u of edge %016llx with %u bytes, expected %llu", frame->batch,
                           (unsigned long long)frame->edge, frame->length, (unsigned long long)expected);
     flow->phase = REFIT_INFLOW_PAYLOAD;
-    return refit_landing_begin(&flow->landing, config, edge, frame->batch, flow->thread->staging, err);
+    return refit_landing_begin(&flow->landing, config, edge, frame->batch, refit_host_buffer_bytes(flow->thread->staging), err);
 }
 
 static enum refit_status take_goodbye(struct refit_inflow *flow, struct refit_error *err)

@@ -6,6 +6,7 @@
 #ifndef REFIT_TRANSPORT_TCP_INFLOW_H
 #define REFIT_TRANSPORT_TCP_INFLOW_H
 
+#include "memory/host_buffer.h"
 #include "transport/receiving.h"
 #include "transport/tcp_landing.h"
 
@@ -46,7 +47,7 @@ struct refit_inflow {
 struct refit_bulk_thread {
     pthread_t thread;
     int epoll;
-    uint8_t *staging;     /* owned; of whichever connection it reads */
+    struct refit_host_buffer *staging; /* owned; of whichever connection it reads */
     unsigned connections; /* under the lock */
     struct refit_tcp_receiver *receiver;
 };

@@ -31,24 +31,37 @@ static void *bulk_thread_run(void *arg)
 
 /* ---- a new connection, on the listener's thread ---- */
 
+/* Where there is a GPU among the arenas, its copy engines fetch from the staging. */
+static int device_of(const struct refit_endpoint_config *config)
+{
+    int device = -1;
+    for (uint32_t i = 0; i < config->arena_count && device < 0; i++)
+        if (config->arenas[i])
+            device = refit_arena_device(config->arenas[i]);
+    return device;
+}
+
 static enum refit_status thread_start(struct refit_tcp_receiver *receiver, struct refit_error *err)
 {
     struct refit_bulk_thread *thread = &receiver->threads[receiver->thread_count];
-    *thread = (struct refit_bulk_thread){.receiver = receiver, .staging = malloc(REFIT_LANDING_STAGING)};
-    if (!thread->staging)
-        return refit_fail_alloc(err, "staging of a thread", REFIT_LANDING_STAGING);
+    *thread = (struct refit_bulk_thread){.receiver = receiver};
+    enum refit_status status = refit_host_buffer_create(device_of(&receiver->base.base.config), REFIT_LANDING_STAGING,
+                                                        &thread->staging, err);
+    if (status != REFIT_OK)
+        return status;
     thread->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (thread->epoll < 0) {
-        free(thread->staging);
-        return refit_fail_errno(err, errno, "epoll_create1");
+        status = refit_fail_errno(err, errno, "epoll_create1");
+        refit_host_buffer_destroy(thread->staging);
+        return status;
     }
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
-    enum refit_status status = epoll_ctl(thread->epoll, EPOLL_CTL_ADD, receiver->base.base.wake, &event) == 0
+    status = epoll_ctl(thread->epoll, EPOLL_CTL_ADD, receiver->base.base.wake, &event) == 0
                                    ? refit_bulk_thread_start(&thread->thread, bulk_thread_run, thread, err)
                                    : refit_fail_errno(err, errno, "epoll_ctl");
     if (status != REFIT_OK) {
         refit_io_close(&thread->epoll);
-        free(thread->staging);
+        refit_host_buffer_destroy(thread->staging);
         return status;
     }
     receiver->thread_count++;
@@ -210,7 +223,7 @@ static void receiver_free(struct refit_receiving *receiving)
     }
     for (unsigned i = 0; i < receiver->thread_count; i++) {
         refit_io_close(&receiver->threads[i].epoll);
-        free(receiver->threads[i].staging);
+        refit_host_buffer_destroy(receiver->threads[i].staging);
     }
     refit_receiving_release(receiving);
     free(receiver);

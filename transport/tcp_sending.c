@@ -33,7 +33,7 @@ void refit_sending_init(struct refit_sending *sending, struct refit_holding *hol
 
 void refit_sending_release(struct refit_sending *sending)
 {
-    free(sending->staging);
+    refit_host_buffer_destroy(sending->staging);
     free(sending->trailer);
     refit_segments_release(&sending->segments);
     refit_segments_release(&sending->piece);
@@ -98,7 +98,8 @@ static enum refit_status pack_piece(struct refit_sending *sending, const struct 
     struct refit_endpoint *endpoint = sending->serving.holding->endpoint;
     struct refit_completion completion;
     int64_t start = refit_clock_ns();
-    enum refit_status status = refit_memory_pack(arena, window, sending->staging, &sending->piece, &completion, err);
+    enum refit_status status = refit_memory_pack(
+        arena, window, refit_host_buffer_bytes(sending->staging), &sending->piece, &completion, err);
     if (status == REFIT_OK)
         status = refit_completion_wait(&completion, refit_deadline_in_ms(REFIT_ABORT_MS), err);
     if (status == REFIT_OK && !refit_segments_join(&sending->segments, &sending->piece))
@@ -111,14 +112,17 @@ static enum refit_status pack_piece(struct refit_sending *sending, const struct 
 static enum refit_status send_packed(struct refit_sending *sending, const struct refit_arena *arena,
                                      struct refit_walk walk, struct refit_frame *frame, struct refit_error *err)
 {
-    if (!sending->staging && !(sending->staging = malloc(PIECE_BYTES)))
-        return refit_fail_alloc(err, "staging of a connection", PIECE_BYTES);
+    enum refit_status status = REFIT_OK;
+    if (!sending->staging)
+        status = refit_host_buffer_create(refit_arena_device(arena), PIECE_BYTES, &sending->staging, err);
+    if (status != REFIT_OK)
+        return status;
     while (walk.left > 0) {
         struct refit_walk window = refit_window_cut(&walk, sending->piece_bytes);
-        enum refit_status status = pack_piece(sending, arena, window, err);
+        status = pack_piece(sending, arena, window, err);
         if (status != REFIT_OK)
             return status;
-        sending->iov[1] = (struct iovec){.iov_base = sending->staging, .iov_len = window.left};
+        sending->iov[1] = (struct iovec){.iov_base = refit_host_buffer_bytes(sending->staging), .iov_len = window.left};
         status = send_iovs(sending, frame, 1, window.left, MSG_MORE, err);
         if (status != REFIT_OK)
             return status;

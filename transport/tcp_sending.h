@@ -5,6 +5,7 @@
 #ifndef REFIT_TRANSPORT_TCP_SENDING_H
 #define REFIT_TRANSPORT_TCP_SENDING_H
 
+#include "memory/host_buffer.h"
 #include "transport/holding.h"
 #include "transport/window.h"
 
@@ -15,7 +16,7 @@ struct refit_sending {
     struct refit_serving serving; /* first */
     struct iovec iov[REFIT_SENDING_IOVS + 1];
     uint32_t piece_bytes; /* sent at a time */
-    uint8_t *staging; /* owned, made on first use */
+    struct refit_host_buffer *staging; /* owned, made on first use */
     uint8_t *trailer; /* owned */
     size_t trailer_capacity;
     struct refit_segments segments, piece;

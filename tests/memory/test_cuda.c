@@ -3,109 +3,7 @@
  * The arena kind cuda, over the look-alike of libcuda.so.1 (tests/standins): every operation, queued on a stream that
  * runs by itself; every call of the driver made to fail.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include "layouts/digest.h"
-#include "memory/cuda.h"
-#include "tests/memory/world.h"
-#include "tests/standins/standin_cuda.h"
-
-/* The look-alike's switches; it is opened as refit opens it. */
-static struct {
-    __typeof__(standin_cuda_fail_call) *fail_call;
-    __typeof__(standin_cuda_hold) *hold;
-    __typeof__(standin_cuda_total) *total;
-    __typeof__(standin_cuda_live) *live;
-    __typeof__(standin_cuda_called) *called;
-    __typeof__(standin_cuda_reset) *reset;
-} standin;
-
-struct fixture {
-    struct world world;
-    struct refit_segments expected;
-    struct refit_segments found;
-    struct refit_error err;
-    uint8_t *message;
-    uint8_t *back;
-    size_t batches;
-};
-
-static void *symbol(void *library, const char *name)
-{
-    void *found = dlsym(library, name);
-    if (!found)
-        fail_msg("%s: not in libcuda.so.1: is it the look-alike?", name);
-    return found;
-}
-
-#define RESOLVE(member) *(void **)(void *)&standin.member = symbol(library, "standin_cuda_" #member)
-
-static int open_standin(void **state)
-{
-    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (!library)
-        fail_msg("%s", dlerror());
-    RESOLVE(fail_call);
-    RESOLVE(hold);
-    RESOLVE(total);
-    RESOLVE(live);
-    RESOLVE(called);
-    RESOLVE(reset);
-    return 0;
-}
-
-static int setup(void **state)
-{
-    static struct fixture f;
-    memset(&f, 0, sizeof f);
-    f.message = malloc(REFIT_BATCH_BYTES_MAX);
-    f.back = malloc(REFIT_BATCH_BYTES_MAX);
-    refit_segments_init(&f.expected, true);
-    refit_segments_init(&f.found, true);
-    standin.total((size_t)1 << 30);
-    standin.reset();
-    *state = &f;
-    return f.message && f.back ? 0 : -1;
-}
-
-static int teardown(void **state)
-{
-    struct fixture *f = *state;
-    world_close(&f->world);
-    refit_segments_release(&f->expected);
-    refit_segments_release(&f->found);
-    free(f->message);
-    free(f->back);
-    return standin.live() == 0 ? 0 : -1;
-}
-
-static void must(const struct fixture *f, enum refit_status status)
-{
-    if (status != REFIT_OK)
-        fail_msg("%s", f->err.text);
-}
-
-static void wait_for(struct fixture *f, struct refit_completion *completion)
-{
-    must(f, refit_completion_wait(completion, refit_deadline_in_ms(20000), &f->err));
-}
-
-static void expect_digests(const struct fixture *f)
-{
-    assert_int_equal(f->found.count, f->expected.count);
-    for (size_t i = 0; i < f->found.count; i++)
-        assert_true(refit_digest_equal(f->found.items[i].digest, f->expected.items[i].digest));
-}
+#include "tests/memory/cuda_fixture.h"
 
 /* First of all: the driver is opened once in a process. */
 static void a_driver_that_did_not_start_is_started_by_the_next(void **state)
@@ -158,37 +56,13 @@ static void through_the_device(void *ctx, const struct world_batch *batch)
     f->batches++;
 }
 
-#define LAYOUT(ranks, shape, entries)                                                                       \
-    "{\"format\":\"refit-layout/1\",\"ranks\":" ranks ",\"meshes\":{\"m\":{\"axes\":[\"a\"],\"shape\":" shape \
-    "}},\"entries\":[" entries "]}"
-#define TENSOR(name, dtype, shape, rest) \
-    "{\"tensor\":\"" name "\",\"dtype\":\"" dtype "\",\"shape\":" shape ",\"mesh\":\"m\"," rest "}"
-#define WHOLE "\"placements\":[\"Replicate\"]"
-#define ROWS "\"placements\":[\"Shard(0)\"]"
-#define COLUMNS "\"placements\":[\"Shard(1)\"]"
-
-static const char *const pairs[][2] = {
-    {LAYOUT("3", "[3]", TENSOR("w", "BF16", "[31,37]", ROWS) "," TENSOR("s", "F32", "[]", WHOLE)),
-     LAYOUT("2", "[2]", TENSOR("w", "BF16", "[31,37]", COLUMNS) "," TENSOR("s", "F32", "[]", WHOLE))},
-    {LAYOUT("2", "[2]", TENSOR("w", "F32", "[700,1792]", ROWS)),
-     LAYOUT("2", "[2]", TENSOR("w", "F32", "[700,1792]", COLUMNS))},
-    {LAYOUT("1", "[1]", TENSOR("w", "U8", "[1501,7013]", WHOLE)),
-     LAYOUT("2", "[2]", TENSOR("w", "U8", "[1501,7013]", COLUMNS))},
-    {LAYOUT("2", "[2]", TENSOR("w", "BF16", "[64,300]", ROWS)),
-     LAYOUT("3", "[3]", TENSOR("w", "BF16", "[64,300]", "\"order\":[1,0]," ROWS))},
-    {LAYOUT("1", "[1]", TENSOR("w", "U8", "[5,6,7]", "\"order\":[2,0,1]," WHOLE)),
-     LAYOUT("2", "[2]", TENSOR("w", "U8", "[5,6,7]", "\"order\":[1,2,0],\"placements\":[\"Shard(2)\"]"))},
-    {LAYOUT("2", "[2]", TENSOR("w", "F4", "[14,64]", ROWS) "," TENSOR("x", "F6_E2M3", "[6,16]", ROWS)),
-     LAYOUT("2", "[2]", TENSOR("w", "F4", "[14,64]", COLUMNS) "," TENSOR("x", "F6_E2M3", "[6,16]", COLUMNS))},
-};
-
 static void every_operation_gives_the_bytes_and_digests_of_the_cpu(void **state)
 {
     struct fixture *f = *state;
-    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+    for (size_t i = 0; cuda_pairs[i][0]; i++) {
         for (int from_file = 0; from_file < 2; from_file++) {
             f->batches = 0;
-            world_open(&f->world, pairs[i][0], from_file ? WORLD_FILE : WORLD_PIECES, pairs[i][1], WORLD_PIECES);
+            world_open(&f->world, cuda_pairs[i][0], from_file ? WORLD_FILE : WORLD_PIECES, cuda_pairs[i][1], WORLD_PIECES);
             world_batches(&f->world, through_the_device, f);
             world_check(&f->world);
             world_close(&f->world);
@@ -198,9 +72,6 @@ static void every_operation_gives_the_bytes_and_digests_of_the_cpu(void **state)
 }
 
 /* More tensors in a batch than it has room for: it waits for itself. */
-#define MANY(placements)                                                                                  \
-    "{\"tensor\":\"e.{i}\",\"for\":{\"i\":[0,1200]},\"dtype\":\"U8\",\"shape\":[3,5],\"mesh\":\"m\"," placements "}"
-
 static void a_batch_of_more_tensors_than_it_has_room_for_waits_for_itself(void **state)
 {
     struct fixture *f = *state;
@@ -240,10 +111,6 @@ static void strips_of_any_shape_have_the_digests_of_the_cpu(void **state)
 }
 
 /* ---- slots ---- */
-
-#define ONE LAYOUT("1", "[1]", TENSOR("w", "U8", "[64,64]", WHOLE) "," TENSOR("v", "U8", "[300]", WHOLE))
-#define TURNED LAYOUT("1", "[1]", TENSOR("v", "U8", "[300]", WHOLE) "," TENSOR("w", "U8", "[64,64]", "\"order\":[1,0]," WHOLE))
-#define SPACE 8192
 
 static void shared(void *ctx, const struct world_batch *batch)
 {
@@ -288,7 +155,7 @@ static void a_slot_that_does_not_fit_is_refused_with_the_numbers(void **state)
     assert_int_equal(refit_cuda_slot_create(0, (uint64_t)64 << 20, &slot, &f->err), REFIT_NO_MEMORY);
     assert_non_null(strstr(f->err.text, "a slot of 69206016 bytes"));
     assert_non_null(strstr(f->err.text, "of 8388608 bytes are free"));
-    assert_int_equal(refit_cuda_slot_create(1, 1, &slot, &f->err), REFIT_NOT_FOUND);
+    assert_int_equal(refit_cuda_slot_create(2, 1, &slot, &f->err), REFIT_NOT_FOUND);
 }
 
 /* ---- time ---- */
@@ -324,71 +191,48 @@ static void a_deadline_that_passes_leaves_the_message_to_the_caller(void **state
 
 /* ---- failures ---- */
 
-/* All that the library asks of the driver, from opening a device to closing it. */
-static enum refit_status all_calls(struct fixture *f, const struct world_batch *batch)
+static const struct world_batch *failing; /* what all_calls is about */
+
+/* All that the library asks of the driver for a slot, from opening a device to closing it. */
+static enum refit_status all_calls(struct fixture *f)
 {
     struct refit_completion completion = {.status = REFIT_OK};
+    struct refit_cuda_slot_info info = {.device = 0};
     struct refit_arena *slot = NULL, *view = NULL;
     int fd = -1;
     enum refit_status status = refit_cuda_slot_create(0, SPACE, &slot, &f->err);
     if (status == REFIT_OK)
         status = refit_cuda_slot_export(slot, &fd, &f->err);
     if (status == REFIT_OK)
-        status = refit_cuda_slot_open(0, fd, SPACE, false, &view, &f->err);
+        refit_cuda_slot_info(slot, &info);
+    if (status == REFIT_OK)
+        status = refit_cuda_slot_adopt(0, fd, SPACE, info.id, &view, &f->err);
     if (fd >= 0)
         close(fd);
     if (status == REFIT_OK)
         status = refit_memory_fill(view, f->world.destination.layout, 0, &f->err);
-    for (int way = 0; status == REFIT_OK && way < 2; way++) {
-        status = way == 0 ? refit_memory_scatter(slot, batch->to, f->message, &f->found, &completion, &f->err)
-                          : refit_memory_pack(view, batch->to, f->back, &f->found, &completion, &f->err);
+    for (int way = 0; status == REFIT_OK && way < 3; way++) {
+        status = way == 0   ? refit_memory_scatter(slot, failing->to, f->message, &f->found, &completion, &f->err)
+                 : way == 1 ? refit_memory_copy(view, failing->to, slot, failing->to, &f->found, &completion, &f->err)
+                            : refit_memory_pack(view, failing->to, f->back, &f->found, &completion, &f->err);
         enum refit_status waited = refit_completion_wait(&completion, refit_deadline_in_ms(20000),
                                                          status == REFIT_OK ? &f->err : NULL);
         status = status == REFIT_OK ? waited : status;
+        if (status == REFIT_OK)
+            expect_digests(f);
     }
     refit_arena_release(view);
     refit_arena_release(slot);
     return status;
 }
 
-static void fail_nth(struct fixture *f, const struct world_batch *batch, const char *call, int nth)
-{
-    memset(&f->err, 0, sizeof f->err);
-    standin.fail_call(call, nth);
-    enum refit_status status = all_calls(f, batch);
-    standin.fail_call("", 0);
-    if (standin.live() != 0)
-        fail_msg("%s, call %d: %d objects leak", call, nth, standin.live());
-    /* cuMemFree is cuMemFree_v2 in the library: the name in the error is what programmers write. */
-    size_t len = strcspn(call, "_");
-    char name[64];
-    snprintf(name, sizeof name, "%.*s: CUDA_ERROR", (int)len, call);
-    if (status != REFIT_OK && !strstr(f->err.text, name) && !strstr(f->err.text, call))
-        fail_msg("%s, call %d: '%s' does not name it", call, nth, f->err.text);
-    f->err.text[0] = 0;
-    must(f, all_calls(f, batch));
-    expect_digests(f);
-}
-
 static void failures(void *ctx, const struct world_batch *batch)
 {
     struct fixture *f = ctx;
     struct refit_completion completion;
-    char names[64][48];
-    int counts[64], count = 0, failed = 0;
     must(f, refit_memory_pack(batch->source, batch->from, f->message, &f->expected, &completion, &f->err));
-    standin.reset();
-    must(f, all_calls(f, batch));
-    const char *name;
-    for (int times; count < 64 && (name = standin.called(count, &times)); count++) {
-        snprintf(names[count], sizeof names[count], "%s", name);
-        counts[count] = times;
-    }
-    assert_true(count >= 30);
-    for (int i = 0; i < count; i++)
-        for (int nth = 1; nth <= counts[i] && nth <= 12; nth++, failed++)
-            fail_nth(f, batch, names[i], nth);
-    assert_true(failed > count);
+    failing = batch;
+    assert_true(fail_each_call(f, all_calls) >= 30);
     f->batches++;
 }
 
@@ -404,10 +248,8 @@ static void the_description_tells_what_was_found(void **state)
 {
     char text[REFIT_CUDA_DESCRIPTION_MAX];
     refit_cuda_describe(text, sizeof text);
-    assert_non_null(strstr(text, "1 device"));
+    assert_non_null(strstr(text, "2 devices"));
 }
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
 {
@@ -422,5 +264,5 @@ int main(void)
         CASE(any_call_that_fails_is_an_error_that_leaks_nothing_and_the_next_succeeds),
         CASE(the_description_tells_what_was_found),
     };
-    return cmocka_run_group_tests_name("memory/cuda", tests, open_standin, NULL);
+    return cmocka_run_group_tests_name("memory/cuda", tests, cuda_open, NULL);
 }

@@ -283,7 +283,6 @@ static void unreachable(void *ctx, const struct world_batch *batch)
     struct fixture *f = ctx;
     struct refit_completion completion;
     struct refit_iov_cursor cursor;
-    struct refit_digest digest = {{0, 0}};
     struct iovec iov;
     int count;
     assert_null(refit_arena_host(f->arena, 0, 1));
@@ -292,7 +291,7 @@ static void unreachable(void *ctx, const struct world_batch *batch)
                      REFIT_UNSUPPORTED);
     refit_iov_begin(&cursor, batch->to);
     assert_int_equal(refit_iov_next(&cursor, f->arena, &iov, 1, 100, &count, &f->err), REFIT_UNSUPPORTED);
-    assert_int_equal(refit_memory_digest_range(f->arena, 0, 1, 0, &digest, &f->err), REFIT_UNSUPPORTED);
+    assert_int_equal(refit_segments_advance(&f->segments, &cursor, f->arena, 1, &f->err), REFIT_UNSUPPORTED);
     assert_int_equal(refit_memory_fill(f->arena, f->world.destination.layout, 0, &f->err), REFIT_INVALID);
     assert_int_equal(device.queued, 0);
     f->batches++;
@@ -306,6 +305,18 @@ static void what_needs_an_address_is_refused(void **state)
     assert_int_equal(f->batches, 1);
 }
 
+static void a_range_is_digested_where_it_is(void **state)
+{
+    struct fixture *f = *state;
+    struct refit_digest cpu = {{0, 0}}, digest = {{0, 0}};
+    for (int i = 0; i < 100; i++)
+        device.memory[10 + i] = (uint8_t)(3 * i);
+    refit_digest_add(&cpu, device.memory + 10, 100, 7);
+    must(f, refit_memory_digest_range(f->arena, 10, 100, 7, &digest, &f->err));
+    assert_true(refit_digest_equal(cpu, digest));
+    assert_int_equal(device.queued, 0);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -315,6 +326,7 @@ int main(void)
         CASE(a_wait_has_a_deadline),
         CASE(what_was_launched_before_a_failure_is_waited_for),
         CASE(what_needs_an_address_is_refused),
+        CASE(a_range_is_digested_where_it_is),
     };
     return cmocka_run_group_tests_name("memory/device", tests, NULL, NULL);
 }

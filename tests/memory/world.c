@@ -10,11 +10,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "memory/cuda.h"
 #include "tests/memory/world.h"
 #include "tests/support/safetensors_writer.h"
 
 #define UNTOUCHED 0xEE
-#define OWNED_MAX 4096
+#define OWNED_MAX 16384
+
+uint64_t (*world_allocate)(int device, size_t bytes);
+void (*world_free)(uint64_t address);
 
 static void must(enum refit_status status, const struct refit_error *err)
 {
@@ -107,7 +111,8 @@ struct bind_pass {
 /* Exactly as long as it says, so that a sanitizer sees a step beyond. */
 static uint8_t *own_copy(struct world_side *side, const uint8_t *bytes, uint64_t len)
 {
-    uint8_t *memory = malloc(len + (len == 0));
+    size_t room = len + (len == 0);
+    uint8_t *memory = side->memory == WORLD_DEVICE ? (void *)(uintptr_t)world_allocate(0, room) : malloc(room);
     assert_non_null(memory);
     assert_true(side->owned_count < OWNED_MAX);
     side->owned[side->owned_count++] = memory;
@@ -126,11 +131,15 @@ static bool bind_buffer(void *ctx, const struct refit_buffer *buffer)
              &err);
         return true;
     }
-    uint64_t pieces = pass->side->memory == WORLD_PIECES ? 3 : 1;
+    bool device = pass->side->memory == WORLD_DEVICE;
+    uint64_t pieces = device || pass->side->memory == WORLD_PIECES ? 3 : 1;
     for (uint64_t i = 0; i < pieces; i++) {
         uint64_t begin = buffer->bytes * i / pieces, end = buffer->bytes * (i + 1) / pieces;
         uint8_t *memory = own_copy(pass->side, shadow + begin, end - begin);
-        must(refit_arena_bind_host(arena, buffer->offset + begin, memory, end - begin, -1, 0, &err), &err);
+        if (device)
+            must(refit_cuda_bind(arena, buffer->offset + begin, (uint64_t)(uintptr_t)memory, end - begin, &err), &err);
+        else
+            must(refit_arena_bind_host(arena, buffer->offset + begin, memory, end - begin, -1, 0, &err), &err);
     }
     return true;
 }
@@ -141,7 +150,10 @@ static void bind_rank(struct world_side *side, uint32_t rank)
     uint64_t bytes = refit_layout_arena_bytes(side->layout, rank);
     enum refit_arena_kind kind = side->memory == WORLD_FILE ? REFIT_ARENA_FILE : REFIT_ARENA_HOST;
     struct bind_pass pass = {.side = side, .rank = rank, .fd = -1};
-    must(refit_arena_create(kind, bytes, &side->arenas[rank], &err), &err);
+    if (side->memory == WORLD_DEVICE)
+        must(refit_cuda_arena_create(0, bytes, &side->arenas[rank], &err), &err);
+    else
+        must(refit_arena_create(kind, bytes, &side->arenas[rank], &err), &err);
     if (side->memory == WORLD_WHOLE) {
         must(refit_arena_bind_host(side->arenas[rank], 0, side->shadow[rank], bytes, -1, 0, &err), &err);
         return;
@@ -187,8 +199,12 @@ static void close_side(struct world_side *side)
         refit_arena_release(side->arenas[rank]);
         free(side->shadow[rank]);
     }
-    for (size_t i = 0; i < side->owned_count; i++)
-        free(side->owned[i]);
+    for (size_t i = 0; i < side->owned_count; i++) {
+        if (side->memory == WORLD_DEVICE)
+            world_free((uint64_t)(uintptr_t)side->owned[i]);
+        else
+            free(side->owned[i]);
+    }
     free(side->arenas);
     free(side->shadow);
     free(side->owned);
@@ -215,7 +231,10 @@ static bool check_buffer(void *ctx, const struct refit_buffer *buffer)
         struct refit_piece piece;
         assert_true(refit_arena_piece(pass->arena, at, &piece));
         uint64_t piece_end = piece.offset + piece.bytes, len = (piece_end < end ? piece_end : end) - at;
-        assert_memory_equal(refit_arena_host(pass->arena, at, len), pass->ideal + at, len);
+        const void *found = refit_arena_kind(pass->arena) == REFIT_ARENA_CUDA
+                                ? (void *)(uintptr_t)refit_arena_device_address(pass->arena, at, len)
+                                : refit_arena_host(pass->arena, at, len);
+        assert_memory_equal(found, pass->ideal + at, len);
         at += len;
     }
     return true;

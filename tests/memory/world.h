@@ -14,6 +14,7 @@ enum world_memory {
     WORLD_BUFFERS, /* one allocation per buffer */
     WORLD_PIECES,  /* three per buffer: strips and runs lie across them */
     WORLD_FILE,    /* one range of a file per buffer */
+    WORLD_DEVICE,  /* of GPU 0: three pieces per buffer, of memory that somebody else has */
 };
 
 struct world_side {
@@ -30,6 +31,10 @@ struct world {
     struct world_side source;
     struct world_side destination;
 };
+
+/* Where WORLD_DEVICE has its memory from, which the host can read and write. */
+extern uint64_t (*world_allocate)(int device, size_t bytes);
+extern void (*world_free)(uint64_t address);
 
 /* Builds both sides from JSON; the source holds every tensor's content, the destination 0xEE everywhere. */
 void world_open(struct world *world, const char *source, enum world_memory source_memory, const char *destination,

@@ -72,8 +72,8 @@ static enum refit_status open_rank(struct mesh *mesh, uint32_t rank, bool shared
     if (status != REFIT_OK)
         return status;
     mesh->w[rank] = shared ? memory : malloc(bytes);
-    const struct refit_sender_buffer buffers[] = {{"w", mesh->w[rank], bytes},
-                                                  {"b", mesh->b[rank], sizeof mesh->b[rank]}};
+    const struct refit_sender_buffer buffers[] = {{.name = "w", .data = mesh->w[rank], .bytes = bytes},
+                                                  {.name = "b", .data = mesh->b[rank], .bytes = sizeof mesh->b[rank]}};
     return refit_sender_register(mesh->sender[rank], mesh->layout, strlen(mesh->layout), buffers, 2, err);
 }
 

@@ -169,7 +169,8 @@ static void *open_rank(void *context)
         rows_of(rank, &tensors[t], &first, &count);
         size_t bytes = (size_t)count * (tensors[t].columns ? tensors[t].columns : 1) * sizeof(uint32_t);
         trainer.memory[rank][t] = malloc(bytes);
-        buffers[t] = (struct refit_sender_buffer){tensors[t].name, trainer.memory[rank][t], bytes};
+        buffers[t] = (struct refit_sender_buffer){
+            .name = tensors[t].name, .data = trainer.memory[rank][t], .bytes = bytes};
     }
     trainer.status[rank] = refit_sender_open(&config, &trainer.sender[rank], &trainer.err[rank]);
     if (trainer.status[rank] == REFIT_OK)

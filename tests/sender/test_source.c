@@ -41,7 +41,7 @@ static enum refit_status bind_buffers(const struct refit_sender_buffer *buffers,
 
 static void buffers_are_bound_where_the_layout_says(void **state)
 {
-    const struct refit_sender_buffer buffers[] = {{"b", b, sizeof b}, {"a", a, sizeof a}};
+    const struct refit_sender_buffer buffers[] = {{.name = "b", .data = b, .bytes = sizeof b}, {.name = "a", .data = a, .bytes = sizeof a}};
     struct refit_arena *arena = NULL;
     struct refit_buffer wanted;
     assert_int_equal(bind_buffers(buffers, 2, NULL, &arena), REFIT_OK);
@@ -54,7 +54,7 @@ static void buffers_are_bound_where_the_layout_says(void **state)
 
 static void a_missing_buffer_is_named(void **state)
 {
-    const struct refit_sender_buffer buffers[] = {{"a", a, sizeof a}};
+    const struct refit_sender_buffer buffers[] = {{.name = "a", .data = a, .bytes = sizeof a}};
     struct refit_arena *arena = NULL;
     assert_int_equal(bind_buffers(buffers, 1, NULL, &arena), REFIT_INVALID);
     assert_non_null(strstr(err.text, "buffer b of rank 1"));
@@ -63,7 +63,7 @@ static void a_missing_buffer_is_named(void **state)
 
 static void a_wrong_size_is_named_with_both_sizes(void **state)
 {
-    const struct refit_sender_buffer buffers[] = {{"a", a, sizeof a}, {"b", b, 60}};
+    const struct refit_sender_buffer buffers[] = {{.name = "a", .data = a, .bytes = sizeof a}, {.name = "b", .data = b, .bytes = 60}};
     struct refit_arena *arena = NULL;
     assert_int_equal(bind_buffers(buffers, 2, NULL, &arena), REFIT_MISMATCH);
     assert_non_null(strstr(err.text, "buffer b"));
@@ -73,7 +73,7 @@ static void a_wrong_size_is_named_with_both_sizes(void **state)
 
 static void a_name_that_the_layout_lacks_is_named(void **state)
 {
-    const struct refit_sender_buffer buffers[] = {{"a", a, sizeof a}, {"b", b, sizeof b}, {"c", a, sizeof a}};
+    const struct refit_sender_buffer buffers[] = {{.name = "a", .data = a, .bytes = sizeof a}, {.name = "b", .data = b, .bytes = sizeof b}, {.name = "c", .data = a, .bytes = sizeof a}};
     struct refit_arena *arena = NULL;
     assert_int_equal(bind_buffers(buffers, 3, NULL, &arena), REFIT_NOT_FOUND);
     assert_non_null(strstr(err.text, "buffer c"));
@@ -81,7 +81,7 @@ static void a_name_that_the_layout_lacks_is_named(void **state)
 
 static void a_buffer_that_is_given_twice_is_named(void **state)
 {
-    const struct refit_sender_buffer buffers[] = {{"a", a, sizeof a}, {"b", b, sizeof b}, {"a", b, sizeof b}};
+    const struct refit_sender_buffer buffers[] = {{.name = "a", .data = a, .bytes = sizeof a}, {.name = "b", .data = b, .bytes = sizeof b}, {.name = "a", .data = b, .bytes = sizeof b}};
     struct refit_arena *arena = NULL;
     assert_int_equal(bind_buffers(buffers, 3, NULL, &arena), REFIT_INVALID);
     assert_non_null(strstr(err.text, "a is given twice"));
@@ -89,8 +89,8 @@ static void a_buffer_that_is_given_twice_is_named(void **state)
 
 static void a_buffer_without_memory_or_name_is_refused(void **state)
 {
-    const struct refit_sender_buffer no_memory[] = {{"a", NULL, sizeof a}, {"b", b, sizeof b}};
-    const struct refit_sender_buffer no_name[] = {{NULL, a, sizeof a}, {"b", b, sizeof b}};
+    const struct refit_sender_buffer no_memory[] = {{.name = "a", .data = NULL, .bytes = sizeof a}, {.name = "b", .data = b, .bytes = sizeof b}};
+    const struct refit_sender_buffer no_name[] = {{.name = NULL, .data = a, .bytes = sizeof a}, {.name = "b", .data = b, .bytes = sizeof b}};
     struct refit_arena *arena = NULL;
     assert_int_equal(bind_buffers(no_memory, 2, NULL, &arena), REFIT_INVALID);
     assert_int_equal(bind_buffers(no_name, 2, NULL, &arena), REFIT_INVALID);
@@ -104,7 +104,7 @@ static void shared_memory_is_bound_with_its_descriptor(void **state)
     struct refit_piece piece;
     void *memory = NULL;
     assert_int_equal(refit_shared_alloc(&shared, 10000, &memory, &err), REFIT_OK);
-    const struct refit_sender_buffer buffers[] = {{"a", (char *)memory + 5000, 64}, {"b", b, sizeof b}};
+    const struct refit_sender_buffer buffers[] = {{.name = "a", .data = (char *)memory + 5000, .bytes = 64}, {.name = "b", .data = b, .bytes = sizeof b}};
     assert_int_equal(bind_buffers(buffers, 2, shared, &arena), REFIT_OK);
     assert_true(refit_layout_buffer_find(layout, 1, "a", &wanted));
     assert_true(refit_arena_piece(arena, wanted.offset, &piece));

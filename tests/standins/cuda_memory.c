@@ -12,7 +12,7 @@
 #include "tests/standins/cuda_internal.h"
 
 #define GRANULARITY ((size_t)2 << 20)
-#define REGIONS_MAX 1024
+#define REGIONS_MAX 16384
 
 struct region {
     enum standin_kind kind;
@@ -26,6 +26,7 @@ struct region {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct region regions[REGIONS_MAX];
+static size_t region_end; /* none is behind it */
 static size_t total = (size_t)1 << 30;
 static uint64_t next_handle = 1;
 
@@ -36,7 +37,7 @@ void standin_cuda_total(size_t bytes)
 
 static struct region *find(enum standin_kind kind, uint64_t address)
 {
-    for (size_t i = 0; i < REGIONS_MAX; i++)
+    for (size_t i = 0; i < region_end; i++)
         if (regions[i].bytes > 0 && regions[i].kind == kind && regions[i].address == address)
             return &regions[i];
     return NULL;
@@ -48,6 +49,7 @@ static void add(const char *call, struct region region)
     for (size_t i = 0; i < REGIONS_MAX; i++) {
         if (regions[i].bytes == 0) {
             regions[i] = region;
+            region_end = i + 1 > region_end ? i + 1 : region_end;
             standin_count(1);
             pthread_mutex_unlock(&lock);
             return;
@@ -73,7 +75,7 @@ static struct region take(const char *call, enum standin_kind kind, uint64_t add
 
 static const struct region *holding(uint64_t address, uint64_t bytes)
 {
-    for (size_t i = 0; i < REGIONS_MAX; i++) {
+    for (size_t i = 0; i < region_end; i++) {
         const struct region *region = &regions[i];
         if (region->bytes > 0 && region->kind != STANDIN_HANDLE && address >= region->address &&
             address - region->address < region->bytes && bytes <= region->bytes - (address - region->address))
@@ -115,7 +117,7 @@ static uint64_t in_use(int device)
 {
     uint64_t sum = 0;
     pthread_mutex_lock(&lock);
-    for (size_t i = 0; i < REGIONS_MAX; i++)
+    for (size_t i = 0; i < region_end; i++)
         if (regions[i].device == device && (regions[i].kind == STANDIN_HANDLE || regions[i].kind == STANDIN_DEVICE))
             sum += regions[i].bytes;
     pthread_mutex_unlock(&lock);

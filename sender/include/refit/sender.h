@@ -66,10 +66,23 @@ REFIT_API void refit_sender_close(struct refit_sender *sender);
 REFIT_API enum refit_status refit_sender_alloc(struct refit_sender *sender, size_t bytes, void **out,
                                                struct refit_error *err);
 
+/* Where registered memory is; all of one rank's in the same place. */
+enum refit_sender_memory {
+    REFIT_SENDER_HOST, /* `data` is an address of this process; `device` is not looked at */
+    REFIT_SENDER_CUDA, /* `data` is a device address (a CUdeviceptr, torch's data_ptr()) of GPU number `device`, as this
+                        * process sees them; from cudaMalloc, a memory pool or a mapping, in the device's primary context,
+                        * which is that of CUDA's runtime */
+};
+
+/* Bytes must be complete when a publish begins, and stay until its sources are free. For CUDA that means that the work that
+ * writes them is done, not queued: synchronize its stream before. Refit reads them on streams of its own at the least
+ * priority and leaves the calling thread's context and device as they were. */
 struct refit_sender_buffer {
     const char *name;  /* as in the layout: "model.layers.0.mlp.down_proj.weight" */
     const void *data;  /* borrowed until close or the next register; only read */
     size_t bytes;      /* must be what the layout says for this rank */
+    enum refit_sender_memory memory; /* 0: host */
+    int device;
 };
 
 /* The layout (docs/layouts.md) of the whole mesh, or of this rank alone (entries with "rank"), and this rank's memory.
