@@ -53,6 +53,11 @@ static size_t w_elements(const struct mesh *mesh)
     return MESH_W / mesh->ranks;
 }
 
+static void *allocate(const struct mesh *mesh, int device, size_t bytes)
+{
+    return mesh->allocate ? (void *)(uintptr_t)mesh->allocate(device, bytes) : malloc(bytes);
+}
+
 static enum refit_status open_rank(struct mesh *mesh, uint32_t rank, bool shared, struct refit_error *err)
 {
     struct refit_sender_config config = {.rank = rank,
@@ -71,9 +76,14 @@ static enum refit_status open_rank(struct mesh *mesh, uint32_t rank, bool shared
         status = refit_sender_alloc(mesh->sender[rank], bytes, &memory, err);
     if (status != REFIT_OK)
         return status;
-    mesh->w[rank] = shared ? memory : malloc(bytes);
-    const struct refit_sender_buffer buffers[] = {{.name = "w", .data = mesh->w[rank], .bytes = bytes},
-                                                  {.name = "b", .data = mesh->b[rank], .bytes = sizeof mesh->b[rank]}};
+    struct refit_sender_buffer place = {.memory = mesh->allocate ? REFIT_SENDER_CUDA : REFIT_SENDER_HOST,
+                                        .device = (int)rank % 2};
+    mesh->w[rank] = shared ? memory : allocate(mesh, place.device, bytes);
+    mesh->b[rank] = mesh->allocate ? allocate(mesh, place.device, sizeof mesh->own_b[rank]) : mesh->own_b[rank];
+    const struct refit_sender_buffer buffers[] = {
+        {.name = "w", .data = mesh->w[rank], .bytes = bytes, .memory = place.memory, .device = place.device},
+        {.name = "b", .data = mesh->b[rank], .bytes = sizeof mesh->own_b[rank], .memory = place.memory,
+         .device = place.device}};
     return refit_sender_register(mesh->sender[rank], mesh->layout, strlen(mesh->layout), buffers, 2, err);
 }
 

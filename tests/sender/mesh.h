@@ -26,7 +26,10 @@ struct mesh {
     char lead_address[64];
     struct refit_sender *sender[MESH_RANKS_MAX];
     float *w[MESH_RANKS_MAX]; /* 64 / ranks rows */
-    float b[MESH_RANKS_MAX][MESH_B];
+    float *b[MESH_RANKS_MAX];
+    float own_b[MESH_RANKS_MAX][MESH_B];
+    /* Not NULL: the ranks' memory is that of GPUs, rank i's of number i % 2; the host may read and write it. */
+    uint64_t (*allocate)(int device, size_t bytes);
     const char *urls[8];
     size_t url_count;
     const char *transport;

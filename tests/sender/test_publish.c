@@ -363,7 +363,7 @@ static void another_leads_epoch_is_taken_back(void **state)
 static void scribble(struct mesh *of)
 {
     for (uint32_t rank = 0; rank < of->ranks; rank++)
-        memset(of->b[rank], 0x55, sizeof of->b[rank]);
+        memset(of->b[rank], 0x55, sizeof of->own_b[rank]);
 }
 
 static int64_t corrupt_or_ok(uint64_t version)
