@@ -217,6 +217,8 @@ static enum refit_status load(struct refit_cuda_device *device, struct refit_err
     if (status == REFIT_OK)
         status = CUDA(cuda, err, cuModuleGetFunction, &device->move, device->module, "refit_move");
     if (status == REFIT_OK)
+        status = CUDA(cuda, err, cuModuleGetFunction, &device->exchange, device->module, "refit_exchange");
+    if (status == REFIT_OK)
         status = refit_cuda_new_stream(device, true, &device->stream, err);
     return status == REFIT_OK ? upload_constants(device, err) : status;
 }

@@ -67,7 +67,7 @@ struct refit_cuda_device {
     CUdevice device;
     CUcontext context;
     CUmodule module;
-    CUfunction move;
+    CUfunction move, exchange;
     CUstream stream;
     CUdeviceptr k;
     int processors;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "memory/cuda_exchange_kernel.h"
 #include "memory/cuda_move.h"
 
 /* Sums are mod 2^64, so the order in which threads add is of no matter. */
@@ -17,4 +18,11 @@ extern "C" __global__ void __launch_bounds__(REFIT_CUDA_THREADS) refit_move(cons
         atomicAdd(&move.sum[0], sum[0]);
         atomicAdd(&move.sum[1], sum[1]);
     }
+}
+
+extern "C" __global__ void __launch_bounds__(REFIT_CUDA_THREADS)
+    refit_exchange(const struct refit_cuda_exchange_range range)
+{
+    refit_cuda_exchange_thread(&range, (uint64_t)blockIdx.x * blockDim.x + threadIdx.x,
+                               (uint64_t)gridDim.x * blockDim.x);
 }

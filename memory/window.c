@@ -5,13 +5,14 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "memory/arena_ops.h"
+#include "memory/exchange_internal.h"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
 #endif
 
 struct refit_window {
+    struct refit_cuda_window *cuda; /* NULL: of the host's addresses, below */
     uint8_t *at;
     size_t bytes;
 };
@@ -26,19 +27,31 @@ static bool map_nothing(struct refit_window *window, int fixed)
     return true;
 }
 
+static enum refit_status reserve(struct refit_window *window, size_t bytes, struct refit_error *err)
+{
+    window->bytes = bytes;
+    return map_nothing(window, 0) ? REFIT_OK
+                                  : refit_fail_errno(err, errno, "window: reserve %zu bytes of addresses", bytes);
+}
+
+static bool is_slot(const struct refit_arena *arena)
+{
+    return arena->kind == REFIT_ARENA_CUDA ? arena->device != NULL : arena->mapping != NULL;
+}
+
 enum refit_status refit_window_create(const struct refit_arena *slot, struct refit_window **out,
                                       struct refit_error *err)
 {
-    if (slot->kind != REFIT_ARENA_HOST || !slot->mapping)
+    if (!is_slot(slot))
         return refit_fail(err, REFIT_UNSUPPORTED, "window: memory of kind %s can't be shown in one", slot->ops->name);
     struct refit_window *window = calloc(1, sizeof *window);
     if (!window)
         return refit_fail_alloc(err, "a window", sizeof *window);
-    window->bytes = slot->mapping_bytes;
-    if (!map_nothing(window, 0)) {
-        int saved = errno;
+    enum refit_status status = slot->kind == REFIT_ARENA_CUDA ? refit_cuda_window_create(slot, &window->cuda, err)
+                                                              : reserve(window, slot->mapping_bytes, err);
+    if (status != REFIT_OK) {
         free(window);
-        return refit_fail_errno(err, saved, "window: reserve %zu bytes of addresses", slot->mapping_bytes);
+        return status;
     }
     *out = window;
     return REFIT_OK;
@@ -47,7 +60,9 @@ enum refit_status refit_window_create(const struct refit_arena *slot, struct ref
 enum refit_status refit_window_show(struct refit_window *window, const struct refit_arena *slot,
                                     struct refit_error *err)
 {
-    if (slot->kind != REFIT_ARENA_HOST || slot->mapping_bytes != window->bytes)
+    if (window->cuda && slot->kind == REFIT_ARENA_CUDA)
+        return refit_cuda_window_show(window->cuda, slot, err);
+    if (window->cuda || slot->kind != REFIT_ARENA_HOST || slot->mapping_bytes != window->bytes)
         return refit_fail(err, REFIT_MISMATCH, "window of %zu bytes: a slot of %zu bytes can't be shown in it",
                           window->bytes, slot->mapping_bytes);
     void *at = mmap(window->at, window->bytes, PROT_READ, MAP_SHARED | MAP_FIXED, slot->mapping_fd, 0);
@@ -65,6 +80,8 @@ enum refit_status refit_window_show(struct refit_window *window, const struct re
 
 const void *refit_window_at(const struct refit_window *window, uint64_t offset)
 {
+    if (window->cuda)
+        return (const void *)(uintptr_t)(refit_cuda_window_address(window->cuda) + offset);
     return window->at + offset;
 }
 
@@ -72,6 +89,9 @@ void refit_window_destroy(struct refit_window *window)
 {
     if (!window)
         return;
-    munmap(window->at, window->bytes);
+    if (window->cuda)
+        refit_cuda_window_destroy(window->cuda);
+    else
+        munmap(window->at, window->bytes);
     free(window);
 }

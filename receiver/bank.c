@@ -318,13 +318,13 @@ enum refit_status refit_bank_open(const struct refit_bank_config *config, struct
 
 static void release_slots(struct refit_bank *bank)
 {
+    refit_bank_release_exchange(bank); /* it may have pinned what is released below */
     for (uint32_t i = 0; i < bank->slots; i++) {
         for (uint32_t rank = 0; bank->slot[i].arena && rank < bank->ranks; rank++)
             refit_arena_release(bank->slot[i].arena[rank]);
         free(bank->slot[i].arena);
         free(bank->slot[i].writable);
     }
-    refit_bank_release_exchange(bank);
     refit_bank_record_release(bank);
     free(bank->returned);
 }

@@ -229,8 +229,8 @@ void refit_bank_reopen(struct refit_bank *bank);
 void refit_bank_set_gates(struct refit_bank *bank, uint32_t to);
 
 /* --- bank_mode_copy.c */
-/* Takes what exchanges need, as soon as slots are there. */
-enum refit_status refit_bank_make_exchange(struct refit_bank *bank, struct refit_error *err);
+/* Takes what the exchange with `slot` will need; its memory is there. */
+enum refit_status refit_bank_make_exchange(struct refit_bank *bank, uint32_t slot, struct refit_error *err);
 void refit_bank_release_exchange(struct refit_bank *bank);
 /* The bytes of `to` and of the live slot change places on all ranks, and so do versions; all or nothing, or torn. */
 enum refit_status refit_bank_exchange(struct refit_bank *bank, uint32_t to, struct refit_error *err);

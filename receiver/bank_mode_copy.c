@@ -15,20 +15,24 @@
 
 /* --- what it needs ----------------------------------------------------------------------------------------- */
 
-enum refit_status refit_bank_make_exchange(struct refit_bank *bank, struct refit_error *err)
+static enum refit_status make_one(struct refit_bank *bank, uint32_t slot, uint32_t rank, struct refit_error *err)
 {
-    if (bank->swap != REFIT_SWAP_COPY)
+    struct refit_arena *live = bank->slot[bank->live].arena[rank], *other = bank->slot[slot].arena[rank];
+    if (bank->exchange[rank])
+        return refit_exchange_prepare(bank->exchange[rank], other, err);
+    return refit_exchange_create(live, other, &bank->exchange[rank], err);
+}
+
+enum refit_status refit_bank_make_exchange(struct refit_bank *bank, uint32_t slot, struct refit_error *err)
+{
+    if (bank->swap != REFIT_SWAP_COPY || slot == bank->live)
         return REFIT_OK;
     if (!bank->exchange)
         bank->exchange = calloc(bank->ranks, sizeof(*bank->exchange));
     if (!bank->exchange)
         return refit_fail_alloc(err, "the table of exchanges", bank->ranks * sizeof(*bank->exchange));
-    uint32_t other = bank->live == 0 ? 1 : 0;
     for (uint32_t rank = 0; rank < bank->ranks; rank++) {
-        if (bank->exchange[rank])
-            continue;
-        enum refit_status status = refit_exchange_create(bank->slot[bank->live].arena[rank], bank->slot[other].arena[rank],
-                                                         &bank->exchange[rank], err);
+        enum refit_status status = make_one(bank, slot, rank, err);
         if (status != REFIT_OK)
             return refit_error_prefix(err, status, "rank %u", refit_bank_rank_number(bank, rank));
     }
@@ -170,7 +174,7 @@ static void exchange_records(struct refit_bank *bank, uint32_t to)
 enum refit_status refit_bank_exchange(struct refit_bank *bank, uint32_t to, struct refit_error *err)
 {
     bool torn = false;
-    enum refit_status status = refit_bank_make_exchange(bank, err);
+    enum refit_status status = refit_bank_make_exchange(bank, to, err);
     if (status != REFIT_OK)
         return status;
     bank->swap_to = to;

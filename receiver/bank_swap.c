@@ -232,7 +232,7 @@ static enum refit_status replace_memory(struct refit_bank *bank, uint32_t slot, 
 static enum refit_status reserve_exchange(struct refit_bank *bank, uint32_t slot, struct refit_error *err)
 {
     refit_bank_lock(bank);
-    enum refit_status status = refit_bank_has_memory(bank) ? refit_bank_make_exchange(bank, err) : REFIT_OK;
+    enum refit_status status = refit_bank_has_memory(bank) ? refit_bank_make_exchange(bank, slot, err) : REFIT_OK;
     refit_bank_unlock(bank);
     if (status != REFIT_OK)
         refit_bank_discard(bank, slot);

@@ -30,7 +30,8 @@ static struct {
     atomic_int retained;
     atomic_int lost;
 } devices[STANDIN_DEVICES_MAX];
-static char module, function;
+static char module;
+char standin_move_function, standin_exchange_function;
 static _Thread_local int current[DEPTH_MAX]; /* devices whose contexts are on the thread's stack */
 static _Thread_local int depth;
 
@@ -267,8 +268,11 @@ CUresult cuModuleGetFunction(CUfunction *out, CUmodule from, const char *name)
     ENTER_FAILS(FAILED);
     if ((void *)from != &module)
         standin_die(__func__, "not a module");
-    if (strcmp(name, "refit_move") != 0)
+    if (strcmp(name, "refit_move") == 0)
+        *out = (CUfunction)(void *)&standin_move_function;
+    else if (strcmp(name, "refit_exchange") == 0)
+        *out = (CUfunction)(void *)&standin_exchange_function;
+    else
         return CUDA_ERROR_NOT_FOUND;
-    *out = (CUfunction)(void *)&function;
     return CUDA_SUCCESS;
 }

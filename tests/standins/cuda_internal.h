@@ -11,7 +11,10 @@
 #define STANDIN_DEVICES_MAX 8
 #define STANDIN_ANY_DEVICE (-1)
 
-enum standin_kind { STANDIN_DEVICE, STANDIN_PINNED, STANDIN_RESERVED, STANDIN_HANDLE };
+enum standin_kind { STANDIN_DEVICE, STANDIN_PINNED, STANDIN_REGISTERED, STANDIN_RESERVED, STANDIN_HANDLE };
+
+/* What CUfunction points to. */
+extern char standin_move_function, standin_exchange_function;
 
 /* Counts the call; true: it is to fail. */
 bool standin_enter(const char *call);

@@ -100,7 +100,8 @@ void standin_touch_on(const char *call, int device, uint64_t address, uint64_t b
     if (!region)
         standin_die(call, "%llu bytes at %#llx are not memory of the device, nor pinned", (unsigned long long)bytes,
                     (unsigned long long)address);
-    if (device != STANDIN_ANY_DEVICE && region->kind != STANDIN_PINNED && region->device != device)
+    if (device != STANDIN_ANY_DEVICE && region->kind != STANDIN_PINNED &&
+        region->kind != STANDIN_REGISTERED && region->device != device)
         standin_die(call, "%#llx is memory of device %d, and this runs on device %d", (unsigned long long)address,
                     region->device, device);
     if ((region->access & need) != need)
@@ -217,6 +218,33 @@ CUresult cuMemFreeHost(void *memory)
     struct region region = take(__func__, STANDIN_PINNED, (uint64_t)(uintptr_t)memory);
     free((void *)(uintptr_t)region.address);
     return fails ? FAILED : CUDA_SUCCESS;
+}
+
+/* Pinned where it is. Whoever gives the memory back without having unregistered it is found at exit. */
+CUresult cuMemHostRegister(void *memory, size_t bytes, unsigned int flags)
+{
+    ENTER_CONTEXT(CUDA_ERROR_OUT_OF_MEMORY);
+    if (!(flags & CU_MEMHOSTREGISTER_DEVICEMAP) || standin_is_known((uint64_t)(uintptr_t)memory))
+        return CUDA_ERROR_INVALID_VALUE;
+    add(__func__, (struct region){.kind = STANDIN_REGISTERED, .device = device, .address = (uint64_t)(uintptr_t)memory,
+                                  .bytes = bytes, .access = PROT_READ | PROT_WRITE});
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostUnregister(void *memory)
+{
+    bool fails = standin_enter(__func__);
+    (void)take(__func__, STANDIN_REGISTERED, (uint64_t)(uintptr_t)memory);
+    return fails ? FAILED : CUDA_SUCCESS;
+}
+
+CUresult cuMemHostGetDevicePointer(CUdeviceptr *out, void *memory, unsigned int flags)
+{
+    ENTER_FAILS(FAILED);
+    if (flags != 0 || !standin_is_known((uint64_t)(uintptr_t)memory))
+        return CUDA_ERROR_INVALID_VALUE;
+    *out = (CUdeviceptr)(uintptr_t)memory;
+    return CUDA_SUCCESS;
 }
 
 static void add_handle(const char *call, CUmemGenericAllocationHandle *out, int device, int fd, uint64_t bytes)

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "memory/cuda_exchange_kernel.h"
 #include "memory/cuda_move.h"
 #include "tests/standins/cuda_internal.h"
 
@@ -19,13 +20,14 @@ struct event {
 
 struct item {
     struct item *next;
-    enum { COPY, SET, KERNEL, MARK, WAIT, HOST } what;
+    enum { COPY, SET, KERNEL, EXCHANGE, MARK, WAIT, HOST } what;
     const char *call;
     uint64_t dst, src, bytes;
     uint8_t value;
     bool any_device; /* the driver copies between devices, too */
     void *pageable;  /* owned copy of a source that was not pinned */
     struct refit_cuda_move move;
+    struct refit_cuda_exchange_range range;
     uint64_t threads;
     struct event *event;
     uint64_t mark;
@@ -99,6 +101,15 @@ static void run_kernel(const struct item *item, int device)
     }
 }
 
+static void run_exchange(const struct item *item, int device)
+{
+    const struct refit_cuda_exchange_range *range = &item->range;
+    standin_touch_on(item->call, device, (uint64_t)(uintptr_t)range->a, range->bytes, true);
+    standin_touch_on(item->call, device, (uint64_t)(uintptr_t)range->b, range->bytes, true);
+    for (uint64_t thread = 0; thread < item->threads; thread++)
+        refit_cuda_exchange_thread(range, thread, item->threads);
+}
+
 static void copy(const struct item *item, int device)
 {
     int where = item->any_device ? STANDIN_ANY_DEVICE : device;
@@ -113,7 +124,7 @@ static bool faults(const struct item *item)
 {
     bool now = false;
     pthread_mutex_lock(&lock);
-    if (item->what == KERNEL && fault_in > 0)
+    if ((item->what == KERNEL || item->what == EXCHANGE) && fault_in > 0)
         now = --fault_in == 0;
     pthread_mutex_unlock(&lock);
     return now;
@@ -136,6 +147,8 @@ static void perform(const struct item *item, int device)
         memset((void *)(uintptr_t)item->dst, item->value, item->bytes);
     } else if (item->what == KERNEL) {
         run_kernel(item, device);
+    } else if (item->what == EXCHANGE) {
+        run_exchange(item, device);
     }
 }
 
@@ -388,6 +401,13 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int x, unsigned int y, uns
     if (!function || x == 0 || y != 1 || z != 1 || block_x != REFIT_CUDA_THREADS || block_y != 1 || block_z != 1 ||
         shared != 0 || extra)
         standin_die(__func__, "a grid of %u and blocks of %u", x, block_x);
-    memcpy(&item.move, parameters[0], sizeof item.move);
+    if ((void *)function == &standin_exchange_function) {
+        item.what = EXCHANGE;
+        memcpy(&item.range, parameters[0], sizeof item.range);
+    } else if ((void *)function == &standin_move_function) {
+        memcpy(&item.move, parameters[0], sizeof item.move);
+    } else {
+        standin_die(__func__, "not a function of the module");
+    }
     return enqueue(__func__, stream, item);
 }
