@@ -57,6 +57,12 @@ void refit_endpoint_release(struct refit_endpoint *endpoint);
 void refit_endpoint_stop(struct refit_endpoint *endpoint);
 bool refit_endpoint_stopping(const struct refit_endpoint *endpoint);
 
+/* How long a peer may take for one step of what it has agreed to. */
+static inline int64_t refit_endpoint_patience_ms(const struct refit_endpoint *endpoint)
+{
+    return endpoint->config.patience_ms ? (int64_t)endpoint->config.patience_ms : 20000;
+}
+
 static inline void refit_count(_Atomic uint64_t *counter, uint64_t more)
 {
     atomic_fetch_add_explicit(counter, more, memory_order_relaxed);

@@ -16,6 +16,16 @@
  *   ALIVE    holder    a sign of life: something is owed
  *   BYE      holder    the answer to DONE
  *
+ * Over nccl alone (nccl_wire.h); `edge` is the communicator's tag, but in READY and DIGESTS:
+ *   HELLO    holder    its version of NCCL and its devices; answered as a greeting is
+ *   READY    holder    edge, batch: may be asked for in a GO; argument: the device it lies on, by HELLO's list
+ *   GO       receiver  `batch` batches are to be sent, in this order: a group
+ *   STARTED  holder    the device's turn is taken, for this group and those until PAUSE
+ *   DENIED   holder    nothing was begun; argument: enum refit_denial
+ *   FREE     holder    a turn that was denied may be free now
+ *   PAUSE    receiver  no further group for now; the turn is given back once all are sent
+ *   DIGESTS  holder    edge, batch: all is with NCCL and has left; `length` bytes of digests of 16
+ *
  * `length` is 0 where nothing follows.
  */
 #ifndef REFIT_TRANSPORT_FRAME_H
@@ -40,6 +50,13 @@ enum refit_frame_type {
     REFIT_FRAME_PIECES = 0x43454950,  /* "PIEC" */
     REFIT_FRAME_ALIVE = 0x56494c41,   /* "ALIV" */
     REFIT_FRAME_BYE = 0x45594223,     /* "#BYE" */
+    REFIT_FRAME_HELLO = 0x4f4c4c48,   /* "HLLO" */
+    REFIT_FRAME_READY = 0x59444552,   /* "REDY" */
+    REFIT_FRAME_GO = 0x214f4723,      /* "#GO!" */
+    REFIT_FRAME_STARTED = 0x54525453, /* "STRT" */
+    REFIT_FRAME_DENIED = 0x594e4544,  /* "DENY" */
+    REFIT_FRAME_FREE = 0x45455246,    /* "FREE" */
+    REFIT_FRAME_PAUSE = 0x53554150,   /* "PAUS" */
 };
 
 struct refit_frame {

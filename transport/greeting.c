@@ -16,7 +16,7 @@ static bool has_memory(const struct refit_view *view, const struct refit_edge *e
     return refit_view_window(view, edge, 0, &arena, &walk);
 }
 
-enum refit_status refit_greeting_encode(const struct refit_endpoint_config *holder, unsigned stream,
+enum refit_status refit_greeting_encode(const struct refit_endpoint_config *holder, unsigned stream, uint32_t flags,
                                         struct refit_buf *out, struct refit_error *err)
 {
     size_t count;
@@ -38,7 +38,7 @@ enum refit_status refit_greeting_encode(const struct refit_endpoint_config *hold
     refit_buf_append_u32(out, REFIT_GREETING_MAGIC);
     refit_buf_append_u32(out, REFIT_PROTOCOL_VERSION);
     refit_buf_append_u32(out, REFIT_PLANNER_VERSION);
-    refit_buf_append_u32(out, holder->verify ? REFIT_GREETING_VERIFY : 0);
+    refit_buf_append_u32(out, flags | (holder->verify ? REFIT_GREETING_VERIFY : 0));
     refit_buf_append(out, holder->token, REFIT_TOKEN_BYTES);
     refit_buf_append_u32(out, holder->holder);
     refit_buf_append_u32(out, stream);
@@ -69,10 +69,11 @@ enum refit_status refit_greeting_decode(const uint8_t *head, struct refit_greeti
     out->streams = refit_cursor_u32(&at);
     out->edges = refit_cursor_u32(&at);
     uint32_t id_len = refit_cursor_u32(&at);
-    if ((flags & ~REFIT_GREETING_VERIFY) != 0 || id_len == 0 || id_len > REFIT_WIRE_ID_MAX ||
+    if ((flags & ~(REFIT_GREETING_VERIFY | REFIT_GREETING_NCCL)) != 0 || id_len == 0 || id_len > REFIT_WIRE_ID_MAX ||
         out->streams > REFIT_STREAMS_MAX || out->stream >= out->streams || out->edges > REFIT_OFFER_MAX)
         return refit_fail(err, REFIT_INVALID, "a field of the greeting is out of range");
     out->verify = flags & REFIT_GREETING_VERIFY;
+    out->nccl = flags & REFIT_GREETING_NCCL;
     memset(out->refit_id, 0, sizeof out->refit_id);
     memcpy(out->refit_id, refit_cursor_bytes(&at, REFIT_WIRE_ID_MAX), id_len);
     return REFIT_OK;

@@ -20,18 +20,20 @@
 #define REFIT_GREETING_EDGE_BYTES 8
 #define REFIT_OFFER_MAX (1u << 20) /* edges of one holder */
 #define REFIT_GREETING_VERIFY 1u
+#define REFIT_GREETING_NCCL 2u /* the payload does not come over this connection */
 
 struct refit_greeting {
     uint32_t planner_version;
-    bool verify;
+    bool verify, nccl;
     uint8_t token[REFIT_TOKEN_BYTES];
     uint32_t holder, stream, streams, edges;
     char refit_id[REFIT_WIRE_ID_MAX + 1];
 };
 
-/* The whole greeting of a holder's stream, head and edges. */
+/* The whole greeting of a holder's stream, head and edges; `flags` besides REFIT_GREETING_VERIFY. */
 REFIT_MUST_CHECK enum refit_status refit_greeting_encode(const struct refit_endpoint_config *holder, unsigned stream,
-                                                         struct refit_buf *out, struct refit_error *err);
+                                                         uint32_t flags, struct refit_buf *out,
+                                                         struct refit_error *err);
 /* A head of REFIT_GREETING_HEAD_BYTES; REFIT_INVALID or REFIT_UNSUPPORTED (another protocol version). */
 REFIT_MUST_CHECK enum refit_status refit_greeting_decode(const uint8_t *head, struct refit_greeting *out,
                                                          struct refit_error *err);

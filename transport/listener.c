@@ -16,8 +16,8 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "base/socket.h"
-#include "base/socket.h"
 #include "transport/address.h"
+#include "transport/nccl.h"
 
 #define GREETING_MS 5000
 #define DRAIN_MS 1000
@@ -109,13 +109,24 @@ static bool is_retired(const struct refit_listener *listener, const char *refit_
     return false;
 }
 
+static enum refit_gate_kind kind_of(const struct pending *p)
+{
+    return p->local ? REFIT_GATE_LOCAL : p->greeting.nccl ? REFIT_GATE_NCCL : REFIT_GATE_TCP;
+}
+
+static const char *name_of(enum refit_gate_kind kind)
+{
+    static const char *const names[] = {"tcp", "local", "nccl"};
+    return names[kind];
+}
+
 /* The lock is held. *stranger: the refit is known, but not with this token, or not any more. */
 static struct refit_gate *find_gate(struct refit_listener *listener, const struct pending *p, bool *stranger)
 {
     struct refit_gate *found = NULL;
     *stranger = is_retired(listener, p->greeting.refit_id);
     for (struct refit_gate *gate = listener->gates; gate; gate = gate->next) {
-        if (gate->local != p->local || strcmp(gate->config->refit_id, p->greeting.refit_id) != 0)
+        if (gate->kind != kind_of(p) || strcmp(gate->config->refit_id, p->greeting.refit_id) != 0)
             continue;
         if (refit_token_equal(gate->config->token, p->greeting.token))
             found = gate;
@@ -129,7 +140,7 @@ static enum refit_status no_such_refit(const struct pending *p, struct refit_err
 {
     /* Which of the two was wrong is not for a stranger to know. */
     return refit_fail(err, REFIT_NOT_FOUND, "no refit with this id and token receives here over %s (holder %u)",
-                      p->local ? "local" : "tcp", p->greeting.holder);
+                      name_of(kind_of(p)), p->greeting.holder);
 }
 
 /* The endpoint may have gone since the head was read, so it is looked up again under the lock that it leaves with. */
@@ -457,6 +468,7 @@ static enum refit_status copy_config(struct refit_listener *listener, const stru
         .local_path = listener->local_path,
         .tls = config->tls,
         .tls_name = listener->tls_name,
+        .nccl = config->nccl,
         .connections_max = config->connections_max ? config->connections_max : CONNECTIONS_MAX,
     };
     return REFIT_OK;
@@ -517,10 +529,38 @@ static json_t *tcp_card(const struct refit_listener *listener, const char *trans
     return failed ? NULL : card;
 }
 
+/* NCCL does not encrypt, and nothing takes back silently what the operator has asked for. */
+static enum refit_status check_plain(const struct refit_listener *listener, struct refit_error *err)
+{
+    if (!listener->config.tls)
+        return REFIT_OK;
+    return refit_fail(err, REFIT_UNSUPPORTED, "transport \"nccl\": bulk bytes are to go over TLS here, and NCCL does not "
+                      "encrypt; use tcp, or serve bulk bytes without TLS");
+}
+
+/* The version, so that one that differs is known before anybody dials. */
+static enum refit_status nccl_card(const struct refit_listener *listener, json_t **out, struct refit_error *err)
+{
+    int version;
+    enum refit_status status = check_plain(listener, err);
+    if (status == REFIT_OK)
+        status = refit_nccl_version(&version, err);
+    if (status != REFIT_OK)
+        return status;
+    *out = tcp_card(listener, "nccl");
+    if (*out && json_object_set_new(*out, "version", json_integer(version)) != 0) {
+        json_decref(*out);
+        *out = NULL;
+    }
+    return *out ? REFIT_OK : refit_fail_alloc(err, "a card", REFIT_CARD_MAX);
+}
+
 enum refit_status refit_listener_card(const struct refit_listener *listener, const char *transport, json_t **out,
                                       struct refit_error *err)
 {
     json_t *card = NULL;
+    if (strcmp(transport, "nccl") == 0 && listener->tcp >= 0 && listener->config.nccl)
+        return nccl_card(listener, out, err);
     if (strcmp(transport, "tcp") == 0 && listener->tcp >= 0)
         card = tcp_card(listener, transport);
     else if (strcmp(transport, "local") == 0 && listener->local >= 0)
@@ -551,10 +591,10 @@ void refit_listener_stop(struct refit_listener *listener)
 enum refit_status refit_listener_register(struct refit_listener *listener, struct refit_gate *gate,
                                           struct refit_error *err)
 {
-    enum refit_status status = REFIT_OK;
+    enum refit_status status = gate->kind == REFIT_GATE_NCCL ? check_plain(listener, err) : REFIT_OK;
     pthread_mutex_lock(&listener->lock);
     for (struct refit_gate *other = listener->gates; other; other = other->next)
-        if (other->local == gate->local && strcmp(other->config->refit_id, gate->config->refit_id) == 0)
+        if (other->kind == gate->kind && strcmp(other->config->refit_id, gate->config->refit_id) == 0)
             status = refit_fail(err, REFIT_CONFLICT, "refit %s already has a receiver here", gate->config->refit_id);
     if (status == REFIT_OK) {
         gate->next = listener->gates;

@@ -146,7 +146,7 @@ static enum refit_status send_greeting(struct local_holder *holder, int fd, stru
 {
     struct refit_buf greeting;
     refit_buf_init(&greeting, REFIT_GREETING_HEAD_BYTES + REFIT_OFFER_MAX * (size_t)REFIT_GREETING_EDGE_BYTES);
-    enum refit_status status = refit_greeting_encode(&holder->base.config, 0, &greeting, err);
+    enum refit_status status = refit_greeting_encode(&holder->base.config, 0, 0, &greeting, err);
     /* The head is a packet of its own: the listener reads no further before it has proven the token. */
     for (size_t at = 0, part = REFIT_GREETING_HEAD_BYTES; status == REFIT_OK && at < greeting.len; at += part) {
         if (at > 0)

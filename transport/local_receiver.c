@@ -370,7 +370,7 @@ enum refit_status refit_local_receiver_open(const struct refit_endpoint_config *
         return status;
     status = start_events(receiver, err);
     if (status == REFIT_OK)
-        status = refit_receiving_listen(&receiver->base, true, admit, err);
+        status = refit_receiving_listen(&receiver->base, REFIT_GATE_LOCAL, admit, err);
     if (status != REFIT_OK) {
         refit_transport_local.close(&receiver->base.base);
         return status;

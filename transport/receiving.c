@@ -145,7 +145,7 @@ void refit_receiving_release(struct refit_receiving *receiving)
     refit_endpoint_release(&receiving->base);
 }
 
-enum refit_status refit_receiving_listen(struct refit_receiving *receiving, bool local,
+enum refit_status refit_receiving_listen(struct refit_receiving *receiving, enum refit_gate_kind kind,
                                          enum refit_status (*admit)(struct refit_gate *gate,
                                                                     const struct refit_greeting *greeting,
                                                                     const uint8_t *edges,
@@ -153,7 +153,7 @@ enum refit_status refit_receiving_listen(struct refit_receiving *receiving, bool
                                                                     struct refit_error *err),
                                          struct refit_error *err)
 {
-    receiving->gate = (struct refit_gate){.local = local, .config = &receiving->base.config, .admit = admit};
+    receiving->gate = (struct refit_gate){.kind = kind, .config = &receiving->base.config, .admit = admit};
     enum refit_status status = refit_listener_register(receiving->base.config.listener, &receiving->gate, err);
     receiving->listening = status == REFIT_OK;
     return status;

@@ -49,7 +49,7 @@ REFIT_MUST_CHECK enum refit_status refit_receiving_init(struct refit_receiving *
 void refit_receiving_release(struct refit_receiving *receiving); /* by kind->free */
 /* From here on holders are admitted. */
 REFIT_MUST_CHECK enum refit_status
-refit_receiving_listen(struct refit_receiving *receiving, bool local,
+refit_receiving_listen(struct refit_receiving *receiving, enum refit_gate_kind kind,
                        enum refit_status (*admit)(struct refit_gate *gate, const struct refit_greeting *greeting,
                                                   const uint8_t *edges, const struct refit_stream *stream,
                                                   struct refit_error *err),

@@ -8,8 +8,7 @@
 #include <sys/socket.h>
 
 #include "base/io.h"
-#include "transport/address.h"
-#include "transport/greeting.h"
+#include "transport/dialling.h"
 #include "transport/tcp.h"
 #include "transport/tcp_sending.h"
 
@@ -25,14 +24,6 @@ struct tcp_holder {
     struct refit_holding holding;
     struct outflow *flows[REFIT_STREAMS_MAX]; /* under holding.lock */
     unsigned flow_count;
-};
-
-/* Of a card. */
-struct target {
-    struct refit_address address;
-    char text[128];
-    bool tls;
-    const char *name; /* borrowed: to be found in its certificate */
 };
 
 static void *outflow_run(void *arg)
@@ -57,50 +48,14 @@ static void flow_free(struct outflow *flow)
     free(flow);
 }
 
-static enum refit_status greet(struct tcp_holder *holder, struct refit_stream *stream, unsigned number,
-                               struct refit_deadline deadline, struct refit_error *err)
-{
-    struct refit_buf greeting;
-    refit_buf_init(&greeting, REFIT_GREETING_HEAD_BYTES + REFIT_OFFER_MAX * (size_t)REFIT_GREETING_EDGE_BYTES);
-    enum refit_status status = refit_greeting_encode(&holder->base.config, number, &greeting, err);
-    struct iovec iov = {.iov_base = greeting.data, .iov_len = greeting.len};
-    if (status == REFIT_OK)
-        status = refit_stream_send_by(stream, &iov, 1, 0, holder->base.wake, deadline, err);
-    /* Refused before all was sent: the reason is there to be read. */
-    if (status == REFIT_OK || status == REFIT_PEER)
-        status = refit_greeting_await(stream, holder->base.wake, deadline, err);
-    refit_buf_release(&greeting);
-    return status;
-}
-
-/* The receiver's card demanded TLS, or it did not: nothing that comes from the connection itself changes that. */
-static enum refit_status secure(struct tcp_holder *holder, const struct target *target, struct refit_stream *stream,
-                                struct refit_deadline deadline, struct refit_error *err)
-{
-    if (!target->tls)
-        return REFIT_OK;
-    enum refit_status status = refit_stream_secure(stream, holder->base.config.tls, target->name, err);
-    return status == REFIT_OK ? refit_stream_shake(stream, holder->base.wake, deadline, err) : status;
-}
-
-static enum refit_status dial(struct tcp_holder *holder, const struct target *target, unsigned number,
+static enum refit_status dial(struct tcp_holder *holder, const struct refit_target *target, unsigned number,
                               struct refit_deadline deadline, struct outflow **out, struct refit_error *err)
 {
-    const struct refit_address *address = &target->address;
     struct outflow *flow = malloc(sizeof *flow);
     if (!flow)
         return refit_fail_alloc(err, "a connection", sizeof *flow);
-    flow->stream = (struct refit_stream){.fd = -1};
-    enum refit_status status = refit_address_dial(&address->any, address->len, SOCK_STREAM, target->text,
-                                                  holder->base.wake, deadline, &flow->stream.fd, err);
-    if (status == REFIT_OK) {
-        refit_socket_tune(flow->stream.fd);
-        status = secure(holder, target, &flow->stream, deadline, err);
-    }
-    if (status == REFIT_OK)
-        status = greet(holder, &flow->stream, number, deadline, err);
+    enum refit_status status = refit_target_dial(target, &holder->base, number, 0, deadline, &flow->stream, err);
     if (status != REFIT_OK) {
-        refit_stream_close(&flow->stream);
         free(flow);
         return status;
     }
@@ -126,40 +81,6 @@ static enum refit_status add_flow(struct tcp_holder *holder, struct outflow *flo
     return status;
 }
 
-static enum refit_status parse_tls(const json_t *card, const struct refit_tls *tls, const char *host,
-                                   struct target *target, struct refit_error *err)
-{
-    enum refit_status status = refit_json_opt_bool(card, "tls", "card", &target->tls, err);
-    if (status != REFIT_OK || !target->tls)
-        return status;
-    target->name = host;
-    if (json_object_get(card, "name"))
-        status = refit_json_get_string(card, "name", "card", &target->name, err);
-    if (status == REFIT_OK && !tls)
-        return refit_fail(err, REFIT_INVALID, "%s: the receiver demands TLS for bulk bytes, and no certificates are "
-                          "configured here: a refitd needs --data-tls-ca (or --tls-cert), a sender its cacert",
-                          target->text);
-    return status;
-}
-
-static enum refit_status parse_card(const json_t *card, const struct refit_tls *tls, struct target *target,
-                                    struct refit_error *err)
-{
-    const char *host, *transport;
-    int64_t port;
-    *target = (struct target){.tls = false};
-    enum refit_status status = refit_json_get_string(card, "transport", "card", &transport, err);
-    if (status == REFIT_OK)
-        status = refit_json_get_string(card, "address", "card", &host, err);
-    if (status == REFIT_OK)
-        status = refit_json_get_int(card, "port", "card", 1, 65535, &port, err);
-    if (status != REFIT_OK)
-        return status;
-    snprintf(target->text, sizeof target->text, "%s port %d", host, (int)port);
-    status = refit_address_parse(host, (uint16_t)port, &target->address, err);
-    return status == REFIT_OK ? parse_tls(card, tls, host, target, err) : status;
-}
-
 /* Joins what has ended or is about to. holding.threads_lock is held, holding.lock is not. */
 static void reap(struct tcp_holder *holder)
 {
@@ -178,10 +99,10 @@ static void reap(struct tcp_holder *holder)
 static enum refit_status connect_all(struct tcp_holder *holder, const json_t *card, struct refit_deadline deadline,
                                      struct refit_error *err)
 {
-    struct target target;
+    struct refit_target target;
     enum refit_status status = refit_holding_reconnect(&holder->holding, err);
     if (status == REFIT_OK)
-        status = parse_card(card, holder->base.config.tls, &target, err);
+        status = refit_target_parse(card, holder->base.config.tls, &target, err);
     if (status != REFIT_OK)
         return status;
     reap(holder);

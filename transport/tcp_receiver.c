@@ -254,7 +254,7 @@ enum refit_status refit_tcp_receiver_open(const struct refit_endpoint_config *co
         free(receiver);
         return status;
     }
-    status = refit_receiving_listen(&receiver->base, false, admit, err);
+    status = refit_receiving_listen(&receiver->base, REFIT_GATE_TCP, admit, err);
     if (status != REFIT_OK) {
         receiver_free(&receiver->base);
         return status;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Moving planned bytes. One table of operations serves every path: `tcp` and `local` here, `nccl` later.
+ * Moving planned bytes. One table of operations serves every path: `tcp`, `local` and `nccl`.
  *
  * Both sides hold a plan with the same edge, each over its own memory. A *holder* is a process that has an edge's
  * boxes: a rank of the trainer, a sibling that is being filled with the same plan (a *relay*: it serves what has
@@ -78,6 +78,7 @@ struct refit_endpoint_config {
     unsigned streams;                  /* tcp: connections per holder, >= 1 */
     uint64_t rate_bytes_per_s;         /* 0: unlimited; of the whole endpoint */
     int nice;                          /* of the bulk threads */
+    uint32_t patience_ms;              /* nccl: how long a communicator or a group may take; 0: 20 s */
 };
 
 struct refit_endpoint_stats {
@@ -147,10 +148,16 @@ struct refit_transport {
 
 extern const struct refit_transport refit_transport_tcp;
 extern const struct refit_transport refit_transport_local;
+extern const struct refit_transport refit_transport_nccl;
 
 /* By name; NULL: unknown. The array ends with NULL and is in order of preference. */
 const struct refit_transport *refit_transport_find(const char *name);
 const struct refit_transport *const *refit_transports(void);
+
+/* What `nccl` makes for a pair of GPUs is kept from one refit to the next while somebody wants that: from keep to let_go,
+ * as often as each is called. Otherwise it goes with the last endpoint. */
+void refit_transports_keep(void);
+void refit_transports_let_go(void);
 
 /* The receiver's side of rendezvous: where holders' connections come in, shared by all receiver endpoints that were
  * opened with it. Greetings are read here, against deadlines and limits, and handed to the endpoint whose refit id
@@ -162,6 +169,7 @@ struct refit_listener_config {
     struct refit_tls *tls;    /* server's end: connections over tcp without TLS are refused; borrowed; NULL: no TLS */
     const char *tls_name;     /* put in cards: the name that holders must find in our certificate; NULL: the address */
     const char *local_path;   /* Unix socket path for `local`; NULL: none */
+    bool nccl;                /* over the same port, `nccl` may be offered: the memory to land in is the GPUs' */
     unsigned connections_max; /* 0: 4096 */
 };
 REFIT_MUST_CHECK enum refit_status refit_listener_start(const struct refit_listener_config *config,

@@ -6,6 +6,7 @@
 
 #include "transport/endpoint.h"
 #include "transport/local.h"
+#include "transport/nccl.h"
 #include "transport/tcp.h"
 
 static enum refit_status wrong_role(const char *operation, struct refit_error *err)
@@ -114,8 +115,26 @@ const struct refit_transport refit_transport_local = {
     .close = endpoint_close,
 };
 
-/* A copy within the host beats a socket wherever it is possible. */
-static const struct refit_transport *const transports[] = {&refit_transport_local, &refit_transport_tcp, NULL};
+const struct refit_transport refit_transport_nccl = {
+    .name = "nccl",
+    .traits = REFIT_TRAIT_DEVICE | REFIT_TRAIT_STATIC_ORDER,
+    .probe = refit_nccl_probe,
+    .open = refit_nccl_open,
+    .card = endpoint_card,
+    .connect = endpoint_connect,
+    .post = endpoint_post,
+    .look = endpoint_look,
+    .drop = endpoint_drop,
+    .wait_done = endpoint_wait_done,
+    .finish = endpoint_finish,
+    .stats = endpoint_stats,
+    .abort = endpoint_abort,
+    .close = endpoint_close,
+};
+
+/* A copy within the host beats a socket wherever it is possible; so does what goes from GPU to GPU. */
+static const struct refit_transport *const transports[] = {&refit_transport_local, &refit_transport_nccl,
+                                                           &refit_transport_tcp, NULL};
 
 const struct refit_transport *const *refit_transports(void)
 {

@@ -144,7 +144,8 @@ struct refit_listener *listener_open(char directory[static 32])
     strcpy(directory, "/tmp/refit-t-XXXXXX");
     assert_non_null(mkdtemp(directory));
     snprintf(path, sizeof path, "%s/bulk.sock", directory);
-    struct refit_listener_config config = {.tcp_address = "127.0.0.1", .local_path = path};
+    struct refit_listener_config config = {.tcp_address = "127.0.0.1", .local_path = path,
+                                           .nccl = true};
     must(refit_listener_start(&config, &listener, &err), &err);
     return listener;
 }

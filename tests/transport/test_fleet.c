@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Holders beyond the trainer's ranks: relays, chains of them, replicas as sources, many holders at one endpoint; over
- * both transports.
+ * both transports of the host; and with REFIT_TEST_DEVICES once more, over nccl.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,7 +19,9 @@
 
 #define RELAY 40 /* the relay's number at its receivers */
 
-static const struct refit_transport *const both[] = {&refit_transport_tcp, &refit_transport_local};
+/* Those of the host, or nccl: set by main. */
+static const struct refit_transport *both[2] = {&refit_transport_tcp, &refit_transport_local};
+static int transports = 2;
 
 /* A receiver in a world of its own. */
 struct site {
@@ -126,7 +128,7 @@ static void a_chain(const struct refit_transport *transport, const char *source,
 
 static void a_chain_of_relays_carries_all_bytes_and_digests(void **state)
 {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < transports; i++) {
         a_chain(both[i], world_rows_source, world_rows_destination, 2);
         a_chain(both[i], world_tiny_source, world_tiny_destination, 1);
     }
@@ -170,7 +172,7 @@ static void pump_once(struct pump *pump)
 static void a_chain_moves_all_at_once(void **state)
 {
     enum { SITES = 4 };
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < transports; i++) {
         struct pump *pumps = calloc(SITES, sizeof *pumps);
         struct refit_endpoint *sources[WORLD_RANKS_MAX], *relays[SITES];
         assert_non_null(pumps);
@@ -205,7 +207,7 @@ static void a_chain_moves_all_at_once(void **state)
 /* The relay is asked for two batches; the one that lands first is served first. */
 static void a_relay_holds_what_has_not_landed_and_serves_what_has(void **state)
 {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < transports; i++) {
         struct site a, b;
         struct refit_endpoint *sources[WORLD_RANKS_MAX];
         struct refit_error err;
@@ -247,7 +249,7 @@ static void a_relay_holds_what_has_not_landed_and_serves_what_has(void **state)
 
 static void bytes_spread_to_a_whole_group_with_verification_off(void **state)
 {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < transports; i++) {
         struct world world;
         struct pair pair;
         world_open(&world, world_rows_source, world_rows_destination, WORLD_SEALED);
@@ -305,7 +307,7 @@ static void a_slot_is_relayed(void **state)
 
 static void a_replica_of_another_layout_is_one_holder_of_all_its_ranks(void **state)
 {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < transports; i++) {
         struct site site;
         struct refit_error err;
         struct refit_plan *plan;
@@ -335,7 +337,7 @@ static void a_replica_of_another_layout_is_one_holder_of_all_its_ranks(void **st
 /* Only the tensors wanted are planned, and a local holder's memory is read by the same plan. */
 static void a_plan_of_some_tensors_is_served(void **state)
 {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < transports; i++) {
         struct world world;
         struct refit_error err;
         struct refit_endpoint *receiver, *holder;
@@ -385,7 +387,7 @@ static void a_plan_of_some_tensors_is_served(void **state)
 static void thirty_two_holders_share_one_endpoint(void **state)
 {
     enum { HOLDERS = 32 };
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < transports; i++) {
         struct site site;
         struct refit_error err;
         struct refit_endpoint *holders[HOLDERS];
@@ -474,8 +476,27 @@ static void a_slow_holder_gets_less(void **state)
     site_close(&site);
 }
 
+/* What does not depend on the kind of memory or on sockets. */
+static int over_nccl(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_chain_of_relays_carries_all_bytes_and_digests),
+        cmocka_unit_test(a_chain_moves_all_at_once),
+        cmocka_unit_test(a_relay_holds_what_has_not_landed_and_serves_what_has),
+        cmocka_unit_test(bytes_spread_to_a_whole_group_with_verification_off),
+        cmocka_unit_test(a_replica_of_another_layout_is_one_holder_of_all_its_ranks),
+        cmocka_unit_test(a_plan_of_some_tensors_is_served),
+        cmocka_unit_test(thirty_two_holders_share_one_endpoint),
+    };
+    both[0] = &refit_transport_nccl;
+    transports = 1;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
 int main(void)
 {
+    if (world_on_devices())
+        return over_nccl();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_chain_of_relays_carries_all_bytes_and_digests),
         cmocka_unit_test(a_chain_moves_all_at_once),

@@ -51,7 +51,7 @@ static void stage_open(struct stage *stage, const struct refit_transport *transp
     assert_int_equal(transport->open(&config, &stage->receiver, &err), REFIT_OK);
     config = world_holder(&stage->world, 0, 1);
     refit_buf_init(&stage->greeting, 1 << 20);
-    assert_int_equal(refit_greeting_encode(&config, 0, &stage->greeting, &err), REFIT_OK);
+    assert_int_equal(refit_greeting_encode(&config, 0, 0, &stage->greeting, &err), REFIT_OK);
     stage->before = world_snapshot(&stage->world);
 }
 

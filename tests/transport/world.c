@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/transport/world.h"
 
+#include <dlfcn.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,6 +14,8 @@
 #include <cmocka.h>
 
 #include "base/io.h"
+#include "memory/cuda.h"
+#include "tests/standins/standin_cuda.h"
 
 #define REFIT_ID "refit-test-1"
 #define WORLD_WAIT_MS 60000
@@ -170,11 +173,74 @@ static bool bind_buffer(void *ctx, const struct refit_buffer *buffer)
     return true;
 }
 
+/* ---- memory of a device ---- */
+
+#define DEVICES 8
+
+static int next_device;
+
+bool world_on_devices(void)
+{
+    return getenv("REFIT_TEST_DEVICES") != NULL;
+}
+
+void world_next_device(int device)
+{
+    next_device = device;
+}
+
+static void *standin(const char *name)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    void *found = library ? dlsym(library, name) : NULL;
+    if (!found)
+        fail_msg("%s: not in libcuda.so.1: is it the look-alike?", name);
+    return found;
+}
+
+static bool bind_device_buffer(void *ctx, const struct refit_buffer *buffer)
+{
+    struct world_rank *rank = ctx;
+    struct refit_error err;
+    must(refit_cuda_bind(rank->arena, buffer->offset, (uint64_t)(uintptr_t)(rank->bytes + buffer->offset), buffer->bytes,
+                         &err),
+         &err);
+    return true;
+}
+
+static void open_device_rank(const struct refit_layout *layout, uint32_t number, int guard, struct world_rank *rank)
+{
+    struct refit_error err;
+    __typeof__(standin_cuda_allocate) *allocate;
+    *(void **)(void *)&allocate = standin("standin_cuda_allocate");
+    int device = next_device++ % DEVICES;
+    rank->fd = -1;
+    rank->on_device = true;
+    rank->size = refit_layout_arena_bytes(layout, number);
+    must(refit_cuda_arena_create(device, rank->size, &rank->arena, &err), &err);
+    rank->bytes = (uint8_t *)(uintptr_t)allocate(device, rank->size ? rank->size : 1);
+    assert_non_null(rank->bytes);
+    memset(rank->bytes, guard, rank->size);
+    refit_layout_buffers(layout, number, bind_device_buffer, rank);
+}
+
+static void close_device_rank(struct world_rank *rank)
+{
+    __typeof__(standin_cuda_free) *give_back;
+    *(void **)(void *)&give_back = standin("standin_cuda_free");
+    give_back((uint64_t)(uintptr_t)rank->bytes);
+    refit_arena_release(rank->arena);
+}
+
 static void open_rank(const struct refit_layout *layout, uint32_t number, enum world_memory memory, int guard,
                       struct world_rank *rank)
 {
     struct refit_error err;
     uint64_t size = refit_layout_arena_bytes(layout, number);
+    if (memory == WORLD_DEVICE || world_on_devices()) {
+        open_device_rank(layout, number, guard, rank);
+        return;
+    }
     rank->size = size;
     uint64_t mapped = size ? size : 1;
     rank->fd = memory == WORLD_HEAP ? -1 : open_backing(memory, mapped);
@@ -189,9 +255,13 @@ static void open_rank(const struct refit_layout *layout, uint32_t number, enum w
 
 static void close_rank(struct world_rank *rank)
 {
-    refit_arena_release(rank->arena);
     refit_plan_release(rank->plan);
     refit_tally_destroy(rank->tally);
+    if (rank->on_device) {
+        close_device_rank(rank);
+        return;
+    }
+    refit_arena_release(rank->arena);
     if (rank->fd < 0)
         free(rank->bytes);
     else
@@ -227,7 +297,7 @@ void world_open_layouts(struct world *world, struct refit_layout *source, struct
         rank->tally = refit_tally_create(tensors);
     }
     for (uint32_t i = 0; i < world->destinations; i++) {
-        open_rank(destination, i, WORLD_HEAP, WORLD_GUARD, &world->destination_ranks[i]);
+        open_rank(destination, i, memory == WORLD_DEVICE ? WORLD_DEVICE : WORLD_HEAP, WORLD_GUARD, &world->destination_ranks[i]);
         world->arenas[i] = world->destination_ranks[i].arena;
     }
 }

@@ -19,6 +19,7 @@ enum world_memory {
     WORLD_UNSEALED, /* a memfd that its owner could cut short */
     WORLD_FILE,     /* a regular file, read with pread */
     WORLD_MIXED,    /* buffers by turns in a sealed memfd and in ordinary memory */
+    WORLD_DEVICE,   /* a device's, which its look-alike lets the host read and write */
 };
 
 struct world_rank {
@@ -26,6 +27,7 @@ struct world_rank {
     uint8_t *bytes; /* a plain mapping of the whole space; a source of kind file has it too */
     uint64_t size;
     int fd;
+    bool on_device;
     struct refit_plan *plan;   /* sources: its side */
     struct refit_tally *tally; /* sources */
 };
@@ -41,6 +43,12 @@ struct world {
     struct refit_landed *landed;
     uint8_t token[REFIT_TOKEN_BYTES];
 };
+
+/* REFIT_TEST_DEVICES in the environment: all memory is WORLD_DEVICE, whatever a test asks for, each rank's on another
+ * device (of 8, by turns), and the transport is nccl. */
+bool world_on_devices(void);
+/* The device of the next rank that is opened. */
+void world_next_device(int device);
 
 /* From two documents; fails the test on any error. */
 void world_open(struct world *world, const char *source, const char *destination, enum world_memory memory);
