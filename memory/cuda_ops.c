@@ -54,7 +54,7 @@ enum refit_status refit_cuda_launch(const struct refit_cuda_batch *batch, CUdevi
         .tiles_per_run = (word_span(rows->run_bytes) + 1023) / 1024 + 1,
         .lanes = 1,
     };
-    while (move.lanes < REFIT_CUDA_THREADS && move.lanes * 4 < word_span(rows->run_bytes))
+    while (move.lanes < REFIT_CUDA_LANES_MAX && move.lanes * 16 < word_span(rows->run_bytes))
         move.lanes *= 2;
     uint64_t blocks = (move.count * move.tiles_per_run * move.lanes + REFIT_CUDA_THREADS - 1) / REFIT_CUDA_THREADS;
     uint64_t most = 8u * (uint64_t)(device->processors > 0 ? device->processors : 1);
