@@ -103,6 +103,8 @@ struct refit_health_siblings {
     uint64_t fetching;     /* version that is being fetched; 0: none */
     uint64_t results[REFIT_HEALTH_CATCH_UPS];
     char waiting[REFIT_ERROR_TEXT_MAX]; /* for what; empty: for nothing */
+    bool part;                          /* of a replica that spans pods which know each other */
+    char apart[256];                    /* why not all of it serves a version; empty: all does */
 };
 
 /* All that is known now; pointers are borrowed. */

@@ -73,6 +73,7 @@ static struct refit_health_verdict verdict(const struct refit_health_view *view,
                          refit_json_u64(version->version), "label", version->label, "digest", version->digest, "state",
                          slot ? refit_slot_state_name(slot->state) : "none", "reasons", checks->reasons, "checks", checks->all);
     if (out.body) {
+        json_object_set_new(out.body, "model", json_string(slot ? view->receiver->model[view->receiver->bank.active] : ""));
         json_object_set_new(out.body, "slot", slot ? json_integer(view->receiver->bank.active) : json_null());
         json_object_set_new(out.body, "since_ms", json_integer(slot ? slot->since_ms : 0));
     }
@@ -115,6 +116,8 @@ static void check_version(const struct refit_health_view *view, struct checks *c
         check(checks, "version", version, "a swap that failed left no whole version: refit again");
     else
         check(checks, "version", version, "no version is served yet%s%s", *siblings ? "; siblings: " : "", siblings);
+    if (view->siblings && view->siblings->part)
+        check(checks, "replica", !view->siblings->apart[0], "%s", view->siblings->apart);
     if (version && view->ready_min_version)
         check(checks, "minimum-version", version->version >= view->ready_min_version,
               "version %" PRIu64 " is served, at least %" PRIu64 " is asked for", version->version,

@@ -77,28 +77,30 @@ json_t *refit_health_version_json(const struct refit_version *version)
                      version->digest);
 }
 
-static json_t *held_version_json(const struct refit_bank_snapshot *bank, uint32_t slot)
+static json_t *held_version_json(const struct refit_receiver_snapshot *receiver, uint32_t slot)
 {
-    json_t *out = refit_health_version_json(&bank->slot[slot].version);
-    if (out)
-        set(out, "slot", json_integer(slot));
+    json_t *out = refit_health_version_json(&receiver->bank.slot[slot].version);
+    if (!out)
+        return NULL;
+    set(out, "slot", json_integer(slot));
+    set(out, "model", json_string(receiver->model[slot]));
     return out;
 }
 
-static json_t *in_state(const struct refit_bank_snapshot *bank, enum refit_slot_state state)
+static json_t *in_state(const struct refit_receiver_snapshot *receiver, enum refit_slot_state state)
 {
-    for (uint32_t i = 0; i < bank->slots; i++)
-        if (bank->slot[i].state == state)
-            return held_version_json(bank, i);
+    for (uint32_t i = 0; i < receiver->bank.slots; i++)
+        if (receiver->bank.slot[i].state == state)
+            return held_version_json(receiver, i);
     return json_null();
 }
 
-static json_t *retained_json(const struct refit_bank_snapshot *bank)
+static json_t *retained_json(const struct refit_receiver_snapshot *receiver)
 {
     json_t *out = json_array();
-    for (uint32_t i = 0; i < bank->slots; i++)
-        if (bank->slot[i].state == REFIT_SLOT_RETAINED)
-            json_array_append_new(out, held_version_json(bank, i));
+    for (uint32_t i = 0; i < receiver->bank.slots; i++)
+        if (receiver->bank.slot[i].state == REFIT_SLOT_RETAINED)
+            json_array_append_new(out, held_version_json(receiver, i));
     return out;
 }
 
@@ -141,9 +143,9 @@ json_t *refit_health_weights_json(const struct refit_receiver_snapshot *receiver
     set(out, "swap", json_string(refit_swap_mode_name(bank->swap)));
     set(out, "torn", json_boolean(bank->torn));
     set(out, "model_bytes", refit_json_u64(receiver->model_bytes));
-    set(out, "active", in_state(bank, REFIT_SLOT_ACTIVE));
-    set(out, "staged", in_state(bank, REFIT_SLOT_STAGED));
-    set(out, "retained", retained_json(bank));
+    set(out, "active", in_state(receiver, REFIT_SLOT_ACTIVE));
+    set(out, "staged", in_state(receiver, REFIT_SLOT_STAGED));
+    set(out, "retained", retained_json(receiver));
     set(out, "rollback_version", refit_json_u64(bank->rollback_available ? bank->rollback_version : 0));
     set(out, "epoch", refit_json_u64(receiver->epoch));
     set(out, "slot_bytes", refit_json_u64(bank->slot_bytes));
@@ -164,9 +166,10 @@ json_t *refit_health_stale_json(const struct refit_health_view *view)
 {
     const struct refit_health_siblings *siblings = view->siblings;
     uint64_t served = refit_health_served_version(view);
-    if (!siblings || (served != 0 && siblings->newest <= served))
+    if (!siblings || (served != 0 && siblings->newest <= served && !siblings->apart[0]))
         return json_null();
-    json_t *waiting = json_string(siblings->waiting); /* with a sibling's words in it, so perhaps not UTF-8 */
+    const char *why = served != 0 && siblings->newest <= served ? siblings->apart : siblings->waiting;
+    json_t *waiting = json_string(why); /* with a sibling's words in it, so perhaps not UTF-8 */
     return json_pack("{s:o, s:o, s:o, s:I, s:I, s:o}", "version", refit_json_u64(siblings->newest), "behind",
                      refit_json_u64(siblings->newest > served ? siblings->newest - served : 0), "fetching",
                      refit_json_u64(siblings->fetching), "siblings", (json_int_t)siblings->known, "heard",

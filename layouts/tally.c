@@ -57,6 +57,42 @@ uint32_t refit_tally_count(const struct refit_tally *tally)
     return tally->tensors;
 }
 
+char *refit_tally_hex(const struct refit_tally *tally)
+{
+    const size_t width = REFIT_DIGEST_HEX_MAX - 1;
+    char *text = malloc(tally->tensors * width + 1);
+    if (text) {
+        text[0] = '\0';
+    }
+    for (uint32_t i = 0; text && i < tally->tensors; i++) {
+        char hex[REFIT_DIGEST_HEX_MAX];
+        refit_digest_hex(refit_tally_get(tally, i), hex);
+        memcpy(text + i * width, hex, sizeof(hex));
+    }
+    return text;
+}
+
+static uint64_t read_hex(const char *text)
+{
+    uint64_t value = 0;
+    for (int i = 0; i < 16; i++) {
+        value = value << 4 | (uint64_t)(text[i] <= '9' ? text[i] - '0' : text[i] - 'a' + 10);
+    }
+    return value;
+}
+
+bool refit_tally_add_hex(struct refit_tally *sum, const char *text, size_t len)
+{
+    const size_t width = REFIT_DIGEST_HEX_MAX - 1;
+    if (len != sum->tensors * width || strspn(text, "0123456789abcdef") != len) {
+        return false;
+    }
+    for (uint32_t i = 0; i < sum->tensors; i++, text += width) {
+        refit_tally_add(sum, i, (struct refit_digest){{read_hex(text), read_hex(text + 16)}});
+    }
+    return true;
+}
+
 /* Names end to end, and where each begins: 45,000 expert tensors take 3 MB. */
 struct name_key {
     uint32_t offset;

@@ -26,4 +26,9 @@ REFIT_MUST_CHECK enum refit_status refit_model_digest(const struct refit_layout 
                                                       const char *profile, char hex[static REFIT_SHA256_HEX_MAX],
                                                       struct refit_error *err);
 
+/* For the wire: the digests of all tensors in order, each in its 32 hex digits. New (free); NULL when out of memory. */
+char *refit_tally_hex(const struct refit_tally *tally);
+/* Adds such a text to `sum`. False, and nothing is added: it is not one of as many tensors. */
+bool refit_tally_add_hex(struct refit_tally *sum, const char *text, size_t len);
+
 #endif

@@ -92,6 +92,13 @@ static bool replaces(const struct refit_request *request, const struct refit_req
            (request->version == running->version && request->epoch >= running->epoch);
 }
 
+/* A newer publish takes its place: before it is staged; and as long as nobody commits it when no trainer waits for it. */
+static bool gives_way(const struct refit_session *running)
+{
+    bool waits = running->phase == REFIT_PHASE_STAGED && running->request.commit == REFIT_COMMIT_BARRIER;
+    return refit_session_is_early(running) || (running->request.catch_up && waits && !running->commit_asked);
+}
+
 /* One refit at a time: before it is staged the running one gives way to a newer publish; otherwise the new one must
  * come again. */
 static enum refit_status check_running(const struct refit_receiver *receiver, const struct refit_request *request,
@@ -101,7 +108,7 @@ static enum refit_status check_running(const struct refit_receiver *receiver, co
     if (!running || refit_session_is_finished(running) ||
         atomic_load_explicit(&running->cancel, memory_order_relaxed))
         return REFIT_OK;
-    if (refit_session_is_early(running) && replaces(request, &running->request))
+    if (gives_way(running) && replaces(request, &running->request))
         return REFIT_OK;
     if (running->request.catch_up) /* commits by itself at once */
         return refit_fail(err, REFIT_BUSY, "version %" PRIu64 ", fetched from another replica, is being committed; retry",
@@ -257,7 +264,8 @@ enum refit_status refit_receiver_begin(struct refit_receiver *receiver, const st
 /* Whoever commits or aborts a refit that runs is its lead. */
 static void hear(struct refit_receiver *receiver, const struct refit_session *session)
 {
-    if (session->request.epoch == receiver->leads.epoch && !refit_session_is_finished(session))
+    if (session->request.epoch != 0 && session->request.epoch == receiver->leads.epoch &&
+        !refit_session_is_finished(session))
         receiver->leads.heard_ns = refit_clock_ns();
 }
 

@@ -394,8 +394,22 @@ enum refit_status refit_receiver_plan(struct refit_receiver *receiver, const cha
 
 /* --- reading ---------------------------------------------------------------------------------------------------- */
 
+/* A whole replica's digest is the model's; of a part's it is what its lead has said. */
+static void read_models(const struct refit_receiver *receiver, struct refit_receiver_snapshot *out)
+{
+    const struct refit_bank_snapshot *bank = &out->bank;
+    for (uint32_t i = 0; i < bank->slots; i++) {
+        const struct refit_version *version = &bank->slot[i].version;
+        const char *model = bank->ranks == bank->ranks_total
+                                ? version->digest
+                                : refit_proofs_find(&receiver->proofs, version->version, version->digest);
+        snprintf(out->model[i], sizeof out->model[i], "%s", model);
+    }
+}
+
 static void read_locked(const struct refit_receiver *receiver, struct refit_receiver_snapshot *out)
 {
+    read_models(receiver, out);
     out->held = receiver->held;
     out->epoch = receiver->leads.epoch;
     memcpy(out->lead, receiver->leads.name, sizeof out->lead);

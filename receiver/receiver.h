@@ -15,6 +15,7 @@
 #ifndef REFIT_RECEIVER_RECEIVER_H
 #define REFIT_RECEIVER_RECEIVER_H
 
+#include "layouts/tally.h"
 #include "receiver/bank.h"
 #include "transport/transport.h"
 
@@ -63,7 +64,8 @@ struct refit_request {
     uint32_t first_rank, rank_count;      /* the ranks that the lead takes this refitd for; count 0: it did not say */
     uint32_t buckets;                     /* `source` is dense and comes in so many (receiver/broadcast.h); 0: by plan */
     bool catch_up;                        /* of nobody's epoch: this replica fetches from others what they serve. `digest` must be
-                                           * given. It takes no other refit's place, and gives way to any of a lead. */
+                                           * given, or its pods' digests are added up before the commit. It takes no other
+                                           * refit's place, and gives way to any of a lead. */
 };
 
 enum refit_phase {
@@ -181,6 +183,16 @@ REFIT_MUST_CHECK enum refit_status refit_receiver_begin(struct refit_receiver *r
  * empty for a refit whose request named one. REFIT_BUSY: not staged yet; REFIT_CONFLICT: aborted; REFIT_NOT_FOUND. */
 REFIT_MUST_CHECK enum refit_status refit_receiver_commit(struct refit_receiver *receiver, const char *id,
                                                          uint64_t version, const char *digest, struct refit_error *err);
+/* What this part of a replica has as `version` with `digest` is a part of the model `model`: who leads all parts has added
+ * their digests up. Shown with the version from now on, and kept in the state file (blocks for an fsync). Of a whole replica both must be
+ * the same (REFIT_CORRUPT). */
+REFIT_MUST_CHECK enum refit_status refit_receiver_attest(struct refit_receiver *receiver, uint64_t version,
+                                                         const char *digest, const char *model, struct refit_error *err);
+/* By tensor of the layout served here (*layout, retained): what is here of a version that is staged, served or retained;
+ * *out is new. Reads the slot when nobody knows them any more. REFIT_NOT_FOUND. */
+REFIT_MUST_CHECK enum refit_status refit_receiver_digests(struct refit_receiver *receiver, uint64_t version,
+                                                          struct refit_layout **layout, struct refit_tally **out,
+                                                          struct refit_error *err);
 /* Repeatable. REFIT_CONFLICT ("committed") after the swap, REFIT_BUSY during it. Returns before the refit has ended. */
 REFIT_MUST_CHECK enum refit_status refit_receiver_abort(struct refit_receiver *receiver, const char *id,
                                                         const char *reason, struct refit_error *err);
@@ -257,6 +269,7 @@ REFIT_MUST_CHECK enum refit_status refit_receiver_serve_end(struct refit_receive
 struct refit_receiver_snapshot {
     struct refit_bank_snapshot bank;
     char instance[REFIT_INSTANCE_MAX];
+    char model[REFIT_SLOTS_MAX][REFIT_SHA256_HEX_MAX]; /* by slot: digest of the whole replica's; empty: not known */
     char layout[REFIT_SHA256_HEX_MAX]; /* digest of the layout served; empty: none yet */
     uint64_t model_bytes;              /* its canonical bytes */
     bool held;

@@ -12,6 +12,7 @@
 #include "receiver/kept.h"
 #include "receiver/leads.h"
 #include "receiver/plans.h"
+#include "receiver/proofs.h"
 #include "receiver/quarantine.h"
 #include "receiver/serve.h"
 #include "receiver/session.h"
@@ -46,6 +47,7 @@ struct refit_receiver {
     bool held;
     bool rolling; /* a rollback is under way: no commit starts */
     struct refit_quarantine quarantine;
+    struct refit_proofs proofs;
     struct refit_sources sources;
     struct refit_plans plans;
     char covered[REFIT_SHA256_HEX_MAX]; /* digest of the layout whose coverage is proved */
@@ -79,6 +81,7 @@ struct refit_record {
     char lead[REFIT_LEAD_NAME_MAX];
     bool held;
     struct refit_quarantine quarantine;
+    struct refit_proofs proofs;
 };
 void refit_record_copy(const struct refit_receiver *receiver, struct refit_record *out); /* under the lock */
 /* Blocks for an fsync. With `saving` held and without the lock. */

@@ -37,6 +37,7 @@ struct refit_session {
     enum refit_phase phase, failed_in;
     struct refit_error error;
     char digest[REFIT_SHA256_HEX_MAX];
+    const struct refit_tally *tally; /* of what landed, while it is staged; the thread's own */
     uint64_t bytes_due, bytes_done;
     struct refit_supplied supplied;
     uint32_t holder_count;

@@ -258,8 +258,10 @@ static enum refit_status check_digest(struct work *work, const char *digest, str
                           request->digest, digest);
     refit_receiver_lock(work->receiver);
     bool bad = refit_quarantine_has(&work->receiver->quarantine, digest);
-    if (!bad)
+    if (!bad) {
         memcpy(work->session->digest, digest, sizeof work->session->digest);
+        work->session->tally = work->tally;
+    }
     refit_receiver_unlock(work->receiver);
     if (bad)
         return refit_fail(err, REFIT_CONFLICT, "version %" PRIu64 ": model digest %s is in quarantine here",
@@ -335,6 +337,7 @@ static enum refit_status commit(struct work *work, struct refit_error *err)
     if (status != REFIT_OK)
         return status;
     refit_receiver_lock(receiver);
+    session->tally = NULL;
     if (receiver->config.verify) {
         refit_kept_know(&receiver->kept, work->slot, session->request.version, work->tally);
         work->tally = NULL;
@@ -391,6 +394,9 @@ static void leave_remains(struct work *work, enum refit_status why)
 /* Who reads the slot stops first, then it is given up. */
 static void give_back_slot(struct work *work, enum refit_status why)
 {
+    refit_receiver_lock(work->receiver);
+    work->session->tally = NULL;
+    refit_receiver_unlock(work->receiver);
     refit_landing_close(&work->landing);
     if (work->slot != REFIT_SLOT_NONE)
         leave_remains(work, why);

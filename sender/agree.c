@@ -51,6 +51,78 @@ enum refit_status refit_agree_one(const struct refit_replica *replica, struct re
     return other ? compare(other, replica, err) : REFIT_OK;
 }
 
+/* ---- a replica that spans pods ---- */
+
+static enum refit_status add_up(struct refit_unit *unit, struct refit_error *err)
+{
+    const struct refit_layout *layout = unit->pods[0]->layout;
+    uint32_t tensors = refit_layout_tensor_count(layout);
+    struct refit_tally *sum = refit_tally_create(tensors);
+    if (!sum)
+        return refit_fail_alloc(err, "a tally", tensors * sizeof(struct refit_digest));
+    for (size_t i = 0; i < unit->pod_count; i++)
+        for (uint32_t k = 0; k < tensors; k++)
+            refit_tally_add(sum, k, refit_tally_get(unit->pods[i]->share, k));
+    enum refit_status status = refit_model_digest(layout, sum, "exact", unit->model, err);
+    refit_tally_destroy(sum);
+    return status;
+}
+
+/* The pods are all of the replica: each begins where the one before it ends. */
+static bool covers(const struct refit_unit *unit)
+{
+    uint32_t covered = 0;
+    const struct refit_replica *first = unit->pods[0];
+    for (uint32_t ranks = refit_layout_ranks(first->layout); covered < ranks;) {
+        const struct refit_replica *next = NULL;
+        for (size_t i = 0; i < unit->pod_count && !next; i++)
+            if (unit->pods[i]->first_rank == covered && unit->pods[i]->rank_count > 0)
+                next = unit->pods[i];
+        if (!next)
+            return false;
+        covered += next->rank_count;
+    }
+    return true;
+}
+
+static bool all_have_told(const struct refit_unit *unit)
+{
+    bool told = true;
+    for (size_t i = 0; i < unit->pod_count; i++)
+        told = told && unit->pods[i]->share && unit->pods[i]->digest[0] &&
+               strcmp(refit_layout_digest(unit->pods[i]->layout), refit_layout_digest(unit->pods[0]->layout)) == 0;
+    return told;
+}
+
+static const char *model_of(const struct refit_unit *unit)
+{
+    const struct refit_replica *pod = unit->pods[0];
+    return unit->pod_count == 1 && refit_replica_is_whole(pod) ? pod->digest : unit->model;
+}
+
+static enum refit_status agree_with_units(const struct refit_unit *unit, struct refit_error *err)
+{
+    const struct refit_lead *lead = unit->pods[0]->lead;
+    const char *own = model_of(unit);
+    for (size_t i = 0; i < lead->unit_count && *own; i++) {
+        const char *other = model_of(&lead->units[i]);
+        if (&lead->units[i] != unit && *other && strcmp(own, other) != 0)
+            return refit_fail(err, REFIT_CORRUPT, "%s and %s were sent different bytes: the model has digest %.16s... there, "
+                              "%.16s... here", lead->units[i].pods[0]->report.url, unit->pods[0]->report.url, other, own);
+    }
+    return REFIT_OK;
+}
+
+enum refit_status refit_agree_pods(struct refit_unit *unit, struct refit_error *err)
+{
+    if (unit->pod_count == 1)
+        return REFIT_OK;
+    enum refit_status status = REFIT_OK;
+    if (!unit->model[0] && all_have_told(unit) && covers(unit))
+        status = add_up(unit, err);
+    return status == REFIT_OK ? agree_with_units(unit, err) : status;
+}
+
 /* ---- a class and its source ---- */
 
 /* Where every batch left the trainer exactly once, the sum of what was sent is what each member has. */
@@ -110,6 +182,8 @@ enum refit_status refit_agree_all(const struct refit_lead *lead, struct refit_er
     enum refit_status status = REFIT_OK;
     for (size_t i = 0; i < lead->replica_count && status == REFIT_OK; i++)
         status = refit_agree_one(lead->replicas[i], err);
+    for (size_t i = 0; i < lead->unit_count && status == REFIT_OK; i++)
+        status = refit_agree_pods(&lead->units[i], err);
     for (size_t i = 0; i < lead->class_count && status == REFIT_OK; i++)
         status = agree_with_source(lead, &lead->classes[i], err);
     return status;

@@ -136,6 +136,7 @@ enum refit_status refit_follower_commit(struct refit_replica *replica, struct re
     for (;;) {
         enum refit_status status =
             refit_control_commit(&replica->control, replica->ticket.id, lead->publish.version, replica->digest,
+                                 replica->unit->model,
                                  refit_follower_deadline(replica, REFIT_CALL_MS), err);
         if (status == REFIT_OK)
             return watch_until_committed(replica, err);

@@ -138,8 +138,9 @@ static void fill_report(const struct refit_lead *lead, struct refit_report_store
         const struct refit_replica *replica = lead->replicas[i];
         store->replicas[i] = replica->report;
         count_bytes(&replica->report, report);
+        const char *digest = replica->unit->model[0] ? replica->unit->model : replica->digest;
         if (!report->digest[0])
-            memcpy(report->digest, replica->digest, sizeof report->digest);
+            snprintf(report->digest, sizeof report->digest, "%s", digest);
     }
     refit_report_conclude(store, lead->publish.stage_only,
                           lead->publish.policy.kind == REFIT_POLICY_QUORUM ? lead->publish.policy.count : 0);

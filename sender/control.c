@@ -426,10 +426,53 @@ static enum refit_status post_to_refit(struct refit_control *control, const char
 }
 
 enum refit_status refit_control_commit(struct refit_control *control, const char *id, uint64_t version,
-                                       const char *digest, struct refit_deadline deadline, struct refit_error *err)
+                                       const char *digest, const char *model, struct refit_deadline deadline,
+                                       struct refit_error *err)
 {
     json_t *body = json_pack("{s:o, s:s}", "version", refit_json_u64(version), "digest", digest);
+    if (body && model && *model)
+        json_object_set_new(body, "model", json_string(model));
     return post_to_refit(control, id, "commit", body, deadline, err);
+}
+
+static enum refit_status add_digests(const json_t *answer, const struct refit_layout *layout, struct refit_tally *sum,
+                                     struct refit_error *err)
+{
+    static const char *what = "answer of /v1/digests";
+    const char *of = "", *digests = "";
+    enum refit_status status = refit_json_get_string(answer, "layout", what, &of, err);
+    if (status == REFIT_OK)
+        status = refit_json_get_string(answer, "digests", what, &digests, err);
+    if (status != REFIT_OK)
+        return status;
+    if (strcmp(of, refit_layout_digest(layout)) != 0)
+        return refit_fail(err, REFIT_MISMATCH, "%s: of layout %.16s..., expected %.16s...", what, of,
+                          refit_layout_digest(layout));
+    return refit_tally_add_hex(sum, digests, strlen(digests))
+               ? REFIT_OK
+               : refit_fail(err, REFIT_INVALID, "%s: \"digests\" must be 32 hex digits for each of %" PRIu32 " tensors", what,
+                            refit_tally_count(sum));
+}
+
+enum refit_status refit_control_digests(struct refit_control *control, uint64_t version, const struct refit_layout *layout,
+                                        struct refit_tally *sum, struct refit_deadline deadline, struct refit_error *err)
+{
+    char path[64];
+    json_t *json = NULL;
+    struct refit_http_answer answer;
+    snprintf(path, sizeof path, "/v1/digests/%" PRIu64, version);
+    struct refit_http_request request = {.method = REFIT_HTTP_GET, .path = path, .answer_max = REFIT_LAYOUT_TEXT_MAX,
+                                         .deadline = deadline};
+    enum refit_status status = call_text(control, &request, &answer, err);
+    if (status != REFIT_OK)
+        return status;
+    status = parse_answer(control, &answer, path, &json, err);
+    refit_http_answer_release(&answer);
+    if (status != REFIT_OK)
+        return status;
+    status = add_digests(json, layout, sum, err);
+    json_decref(json);
+    return status == REFIT_OK ? status : refit_error_prefix(err, status, "%s", control->url.text);
 }
 
 enum refit_status refit_control_take_back(struct refit_control *control, uint64_t version,

@@ -322,6 +322,29 @@ static enum refit_status take_digest(struct refit_replica *replica, struct refit
     return status;
 }
 
+/* By tensor what is there, so that the digests of a replica's pods can be added up. One that can't tell is not compared. */
+static void take_share(struct refit_replica *replica)
+{
+    struct refit_lead *lead = replica->lead;
+    struct refit_error err;
+    if (replica->unit->pod_count == 1 || replica->share)
+        return;
+    struct refit_tally *share = refit_tally_create(refit_layout_tensor_count(replica->layout));
+    enum refit_status status =
+        share ? refit_control_digests(&replica->control, lead->publish.version, replica->layout, share,
+                                      refit_follower_deadline(replica, REFIT_UPLOAD_MS), &err)
+              : refit_fail_alloc(&err, "a tally", refit_layout_tensor_count(replica->layout));
+    if (status != REFIT_OK) {
+        refit_log_event(REFIT_LOG_INFO, "the digest of the whole replica is not known",
+                        refit_log_text("replica", replica->control.url.text), REFIT_LOG_CAUSE(&err));
+        refit_tally_destroy(share);
+        return;
+    }
+    pthread_mutex_lock(&lead->lock);
+    replica->share = share;
+    pthread_mutex_unlock(&lead->lock);
+}
+
 /* For the report only. */
 static void take_supply(struct refit_replica *replica)
 {
@@ -449,6 +472,8 @@ static bool resume_staged(struct refit_replica *replica)
 static enum refit_status follow(struct refit_replica *replica, struct refit_error *err)
 {
     enum refit_status status = resume_staged(replica) ? REFIT_OK : until_staged(replica, err);
+    if (status == REFIT_OK)
+        take_share(replica);
     if (status == REFIT_OK)
         status = refit_follower_wait_verdict(replica, err);
     if (status != REFIT_OK)

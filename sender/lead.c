@@ -324,6 +324,8 @@ static void reset_replica(struct refit_replica *replica)
     if (replica->staged_kept == 0) {
         replica->digest[0] = '\0';
         replica->tally_whole = false;
+        refit_tally_destroy(replica->share);
+        replica->share = NULL;
     }
     replica->phase = REFIT_CONTROL_REQUESTED;
     replica->bytes_done = replica->bytes_due = 0;

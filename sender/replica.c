@@ -64,6 +64,7 @@ void refit_replica_destroy(struct refit_replica *replica)
     refit_layout_release(replica->layout);
     refit_tally_destroy(replica->tally);
     refit_tally_destroy(replica->again);
+    refit_tally_destroy(replica->share);
     json_decref(replica->cards);
     json_decref(replica->ticket.card);
     free(replica);

@@ -74,6 +74,7 @@ struct refit_replica {
     struct refit_error served_error; /* the first rank's that failed */
     struct refit_tally *tally;       /* sum of the ranks' */
     struct refit_tally *again;       /* check_source: of the ranks' memory after they had sent */
+    struct refit_tally *share;       /* of a pod, by tensor: what landed there; NULL: not known */
     char digest[REFIT_SHA256_HEX_MAX]; /* of what landed; empty until the ranks have let go */
     bool tally_whole;                  /* `tally` is known to be of exactly what landed */
     enum refit_control_phase phase;

@@ -170,7 +170,7 @@ static enum refit_status wait_end(const struct resolution *resolution, struct po
 static enum refit_status commit_pod(const struct resolution *resolution, struct pod *pod, struct refit_error *err)
 {
     enum refit_status status;
-    while ((status = refit_control_commit(&pod->control, pod->state.id, pod->state.version, pod->state.digest,
+    while ((status = refit_control_commit(&pod->control, pod->state.id, pod->state.version, pod->state.digest, NULL,
                                           call_by(resolution), err)) == REFIT_BUSY &&
            !refit_deadline_passed(resolution->deadline))
         poll(NULL, 0, AGAIN_MS);

@@ -92,11 +92,15 @@ static bool pods_are_sure(struct refit_unit *unit)
 
 static void gather(struct refit_unit *unit)
 {
+    struct refit_error why = {0};
     const struct refit_replica *ended = ended_pod(unit, 0);
     if (ended) {
         fail_by_pod(unit, ended);
     } else if (every_pod(unit, 0, REFIT_REPLICA_STAGED) && pods_are_sure(unit)) {
-        unit->state = REFIT_UNIT_STAGED;
+        if (refit_agree_pods(unit, &why) == REFIT_OK)
+            unit->state = REFIT_UNIT_STAGED;
+        else
+            fail_unit(unit, &why);
     }
 }
 

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "layouts/layout.h"
 
 struct refit_lead;
 struct refit_replica;
@@ -35,6 +36,7 @@ struct refit_unit {
     struct refit_replica **pods; /* rank 0's first; points into the lead's array */
     size_t pod_count;
     enum refit_unit_state state;
+    char model[REFIT_SHA256_HEX_MAX]; /* of all its pods together, once all are staged; empty: not known */
     bool asked; /* its pods were told to look once more */
     struct refit_error error; /* why it failed: the pod's that did first */
 };

@@ -17,6 +17,7 @@ static const struct {
     {"GET", "/v1/layout", REFIT_MAY_READ},
     {"GET", "/v1/host", REFIT_MAY_READ},
     {"GET", "/v1/weights", REFIT_MAY_READ},
+    {"GET", "/v1/digests/{}", REFIT_MAY_READ},
     {"GET", "/refit", REFIT_MAY_READ},
     {"GET", "/refit/{}", REFIT_MAY_READ},
     {"GET", "/refit/{}/events", REFIT_MAY_READ},

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "sidecar/fetch.h"
+#include "sidecar/sibling_ask.h"
 
 #define ASKED_AT_ONCE 8   /* siblings in a round */
 #define ASKED_AT_START 32 /* before the first pause */
@@ -19,6 +20,7 @@
 #define PAUSE_MIN_MS 500
 #define PAUSE_MAX_MS 30000
 #define LOOK_MS 200
+#define MATES_MS 500 /* how often the other pods of this replica are asked at least */
 
 struct refit_catch_up {
     struct refit_catch_up_config config;
@@ -36,6 +38,7 @@ struct refit_catch_up {
 
     /* of the thread */
     struct refit_siblings siblings;
+    struct refit_siblings_own own;
     struct refit_siblings_choice choice;
     int64_t members_ns; /* no look at who they are before */
     int64_t next_ns;  /* no try before */
@@ -93,6 +96,11 @@ static void rest(struct refit_catch_up *self, int64_t ms, bool woken)
     pthread_mutex_unlock(&self->lock);
 }
 
+static bool is_part(const struct refit_siblings_own *own)
+{
+    return own->rank_count != 0 && own->rank_count < own->ranks;
+}
+
 /* Between three quarters and five quarters of it, so that those who started together do not ask together. */
 static int64_t jitter(int64_t ms)
 {
@@ -101,12 +109,30 @@ static int64_t jitter(int64_t ms)
     return ms * 3 / 4 + (int64_t)(random % 1024) * ms / 2048;
 }
 
-static void show(struct refit_catch_up *self, uint64_t fetching, const char *waiting)
+/* Why not all pods of this replica serve a version; empty: all do, or they do not know each other. */
+static void find_apart(struct refit_catch_up *self, const struct refit_siblings_own *own, char *out, size_t size)
+{
+    struct refit_sibling *mate[REFIT_MATES_MAX];
+    size_t count;
+    uint32_t lacking;
+    *out = '\0';
+    if (!refit_siblings_mates(&self->siblings, own, mate, &count, &lacking))
+        snprintf(out, size, "no sibling is known to have rank %" PRIu32 " of this replica", lacking);
+    for (size_t i = 0; i < count && !*out; i++)
+        if (mate[i]->holds == 0)
+            snprintf(out, size, "%.180s, a pod of this replica, serves no version yet", mate[i]->url);
+}
+
+static void show(struct refit_catch_up *self, const struct refit_siblings_own *own, uint64_t fetching, const char *waiting)
 {
     const struct refit_siblings *siblings = &self->siblings;
     uint32_t known = 0;
+    char apart[sizeof self->shown.apart] = "";
+    bool part = is_part(own) && refit_siblings_know_replica(siblings, own);
+    if (part)
+        find_apart(self, own, apart, sizeof apart);
     for (size_t i = 0; i < siblings->count; i++)
-        known += !siblings->item[i].self;
+        known += !siblings->item[i].self && !siblings->item[i].twin;
     pthread_mutex_lock(&self->lock);
     struct refit_health_siblings *shown = &self->shown, before = *shown;
     shown->known = known;
@@ -114,6 +140,8 @@ static void show(struct refit_catch_up *self, uint64_t fetching, const char *wai
     shown->newest = self->choice.newest;
     shown->disputed = self->choice.disputed;
     shown->fetching = fetching;
+    shown->part = part;
+    snprintf(shown->apart, sizeof shown->apart, "%s", apart);
     snprintf(shown->waiting, sizeof shown->waiting, "%s", waiting);
     bool differs = memcmp(&before, shown, sizeof before) != 0;
     pthread_mutex_unlock(&self->lock);
@@ -125,83 +153,6 @@ static void show(struct refit_catch_up *self, uint64_t fetching, const char *wai
 }
 
 /* --- asking them ------------------------------------------------------------------------------------------------- */
-
-static enum refit_status open_control(const struct refit_catch_up *self, const struct refit_sibling *sibling,
-                                      struct refit_control *out, struct refit_error *err)
-{
-    enum refit_status status = refit_control_init(out, sibling->url, err);
-    out->credentials = self->credentials;
-    return status;
-}
-
-/* The ranks of a layout that is not ours are those of the document, which is fetched once per process that serves it. */
-static enum refit_status count_ranks(struct refit_catch_up *self, struct refit_control *control, const char *digest,
-                                     uint32_t *out, struct refit_error *err)
-{
-    struct refit_layout *layout = refit_bank_layout(refit_receiver_bank(self->config.receiver));
-    enum refit_status status = REFIT_OK;
-    if (!layout || strcmp(refit_layout_digest(layout), digest) != 0) {
-        refit_layout_release(layout);
-        layout = NULL;
-        status = refit_control_layout(control, refit_deadline_in_ms(REFIT_FETCH_LAYOUT_MS), &layout, err);
-    }
-    if (status == REFIT_OK)
-        *out = refit_layout_ranks(layout);
-    refit_layout_release(layout);
-    return status;
-}
-
-/* Which part of its replica a process holds, and where it is: the same for as long as it lives. */
-static enum refit_status get_to_know(struct refit_catch_up *self, struct refit_sibling *sibling,
-                                     struct refit_control *control, struct refit_error *err)
-{
-    json_t *host = NULL;
-    const char *domain = "";
-    int64_t first = 0, count = -1;
-    uint32_t ranks = 0;
-    if (!sibling->layout[0] || strcmp(sibling->instance, control->instance) == 0)
-        return REFIT_OK; /* no engine has attached there, so there is nothing to fetch either */
-    enum refit_status status = refit_control_host(control, refit_deadline_in_ms(REFIT_FETCH_CALL_MS), &host, err);
-    if (status == REFIT_OK)
-        status = refit_json_opt_string(host, "boot_id", "host", &domain, err);
-    const json_t *held = json_object_get(host, "ranks");
-    if (status == REFIT_OK && held)
-        status = refit_json_get_int(held, "first", "ranks", 0, INT32_MAX, &first, err);
-    if (status == REFIT_OK && held)
-        status = refit_json_get_int(held, "count", "ranks", 1, INT32_MAX, &count, err);
-    if (status == REFIT_OK)
-        status = count_ranks(self, control, sibling->layout, &ranks, err);
-    if (status == REFIT_OK) {
-        snprintf(sibling->domain, sizeof sibling->domain, "%s", domain);
-        sibling->whole = count < 0 || (first == 0 && count == (int64_t)ranks);
-        memcpy(sibling->instance, control->instance, sizeof sibling->instance);
-    }
-    json_decref(host);
-    return status;
-}
-
-static void ask(struct refit_catch_up *self, struct refit_sibling *sibling)
-{
-    struct refit_control control;
-    struct refit_error err;
-    json_t *weights = NULL;
-    int64_t pause_ms = (int64_t)self->config.config->siblings_poll_ms * 3 / 4;
-    enum refit_status status = open_control(self, sibling, &control, &err);
-    if (status == REFIT_OK)
-        status = refit_control_call(&control, REFIT_HTTP_GET, "/v1/weights", NULL, refit_deadline_in_ms(REFIT_FETCH_CALL_MS), &weights,
-                                    &err);
-    sibling->self = status == REFIT_OK && strcmp(control.instance, refit_receiver_instance(self->config.receiver)) == 0;
-    if (status == REFIT_OK)
-        status = refit_sibling_heard(sibling, weights, refit_clock_ns(), pause_ms, &err);
-    if (status == REFIT_OK && !sibling->self)
-        status = get_to_know(self, sibling, &control, &err);
-    if (status != REFIT_OK) {
-        refit_sibling_failed(sibling, refit_clock_ns());
-        refit_log_event(REFIT_LOG_DEBUG, "sibling did not answer", refit_log_text("sibling", sibling->url),
-                        REFIT_LOG_CAUSE(&err));
-    }
-    json_decref(weights);
-}
 
 static void follow_members(struct refit_catch_up *self)
 {
@@ -225,7 +176,8 @@ static bool look_here(struct refit_catch_up *self, struct refit_siblings_own *ow
 {
     refit_receiver_read(self->config.receiver, now);
     const struct refit_bank_snapshot *bank = &now->bank;
-    *own = (struct refit_siblings_own){.version = 0};
+    *own = (struct refit_siblings_own){.replica = self->config.config->replica, .first_rank = bank->first_rank,
+                                       .rank_count = bank->ranks, .ranks = bank->ranks_total};
     snprintf(own->domain, sizeof own->domain, "%s", self->domain);
     if (bank->active < bank->slots)
         own->version = bank->slot[bank->active].version.version;
@@ -241,6 +193,13 @@ static bool look_here(struct refit_catch_up *self, struct refit_siblings_own *ow
     return settled && !bank->adopting;
 }
 
+/* Those of this replica more often: it is ready, and can fetch, only with them. */
+static int64_t asked_again_ms(const struct refit_catch_up *self, const struct refit_sibling *sibling)
+{
+    int64_t pause_ms = (int64_t)self->config.config->siblings_poll_ms * 3 / 4;
+    return sibling->mate && pause_ms > MATES_MS ? MATES_MS : pause_ms;
+}
+
 /* A few, and at the start more, until one of them has what is missing here. */
 static void ask_around(struct refit_catch_up *self, const struct refit_siblings_own *own)
 {
@@ -250,7 +209,7 @@ static void ask_around(struct refit_catch_up *self, const struct refit_siblings_
         sibling = refit_siblings_due(&self->siblings, refit_clock_ns());
         if (!sibling)
             break;
-        ask(self, sibling);
+        refit_sibling_ask(sibling, self->config.receiver, self->credentials, asked_again_ms(self, sibling));
         refit_siblings_choose(&self->siblings, own, refit_clock_ns(), &self->choice);
         if (asked >= ASKED_AT_ONCE && self->choice.version.version)
             break;
@@ -310,7 +269,7 @@ static void show_begun(void *context, const char *url)
     char waiting[REFIT_URL_MAX + 64];
     uint64_t version = self->choice.version.version;
     snprintf(waiting, sizeof waiting, "version %" PRIu64 " is being fetched from %s", version, url);
-    show(self, version, waiting);
+    show(self, &self->own, version, waiting);
 }
 
 static void attempt(struct refit_catch_up *self)
@@ -322,6 +281,7 @@ static void attempt(struct refit_catch_up *self)
         .traffic = self->config.traffic,
         .credentials = self->credentials,
         .siblings = &self->siblings,
+        .own = &self->own,
         .domain = self->domain,
         .deadline_ms = config->deadline_ms < TRY_MAX_MS ? (int64_t)config->deadline_ms : TRY_MAX_MS,
         .go_on = go_on,
@@ -341,16 +301,47 @@ static void attempt(struct refit_catch_up *self)
 
 /* --- the thread -------------------------------------------------------------------------------------------------- */
 
+/* The pods of a replica fetch together, or not at all. */
+static void find_obstacle_of_part(struct refit_catch_up *self, const struct refit_siblings_own *own, char *out, size_t size)
+{
+    struct refit_sibling *mate[REFIT_MATES_MAX];
+    size_t count;
+    uint32_t lacking;
+    if (!refit_siblings_know_replica(&self->siblings, own)) {
+        snprintf(out, size, "this is a part of a replica, and its other pods are not known: give all of them one --replica");
+        return;
+    }
+    if (own->first_rank != 0) {
+        snprintf(out, size, "the pod with rank 0 of this replica leads what its pods fetch");
+        return;
+    }
+    if (!refit_siblings_mates(&self->siblings, own, mate, &count, &lacking)) {
+        snprintf(out, size, "no sibling is known to have rank %" PRIu32 " of this replica", lacking);
+        return;
+    }
+    for (size_t i = 0; i < count && !*out; i++)
+        if (mate[i]->heard_ns == 0)
+            snprintf(out, size, "%s, a pod of this replica, does not answer", mate[i]->url);
+}
+
+static void find_obstacle_of_time(struct refit_catch_up *self, const struct refit_receiver_snapshot *now, char *out,
+                                  size_t size)
+{
+    struct refit_session_snapshot session;
+    bool runs = refit_receiver_session(self->config.receiver, NULL, &session, NULL) == REFIT_OK &&
+                !refit_health_is_terminal(session.phase);
+    if (now->held)
+        snprintf(out, size, "held: newer versions are not wanted here");
+    else if (runs)
+        snprintf(out, size, "refit %s of version %" PRIu64 " is under way", session.id, session.version);
+}
+
 /* Why nothing is fetched now; empty: something can be. */
 static void find_obstacle(struct refit_catch_up *self, const struct refit_siblings_own *own,
                           const struct refit_receiver_snapshot *now, char *out, size_t size)
 {
     const struct refit_siblings_choice *choice = &self->choice;
     struct refit_layout *layout = refit_bank_layout(refit_receiver_bank(self->config.receiver));
-    bool part = layout && now->bank.ranks != refit_layout_ranks(layout);
-    struct refit_session_snapshot session;
-    bool runs = refit_receiver_session(self->config.receiver, NULL, &session, NULL) == REFIT_OK &&
-                !refit_health_is_terminal(session.phase);
     *out = '\0';
     if (choice->version.version == 0 && choice->disputed)
         snprintf(out, size, "siblings serve version %" PRIu64 " with different digests", choice->disputed);
@@ -362,35 +353,33 @@ static void find_obstacle(struct refit_catch_up *self, const struct refit_siblin
         snprintf(out, size, "none of %" PRIu32 " siblings that answered serves a newer version", choice->heard);
     else if (!layout)
         snprintf(out, size, "no engine has attached, so there is no layout to fill");
-    else if (part)
-        snprintf(out, size, "this is a part of a replica, whose parts switch together: a publish brings it up to date");
-    else if (now->held)
-        snprintf(out, size, "held: newer versions are not wanted here");
-    else if (runs)
-        snprintf(out, size, "refit %s of version %" PRIu64 " is under way", session.id, session.version);
+    else if (is_part(own))
+        find_obstacle_of_part(self, own, out, size);
+    if (*out == '\0' && choice->version.version != 0)
+        find_obstacle_of_time(self, now, out, size);
     refit_layout_release(layout);
 }
 
 static void step(struct refit_catch_up *self)
 {
     struct refit_receiver_snapshot now;
-    struct refit_siblings_own own;
+    struct refit_siblings_own *own = &self->own;
     char waiting[REFIT_ERROR_TEXT_MAX + 64];
     follow_members(self);
-    bool known = look_here(self, &own, &now);
-    ask_around(self, &own);
-    find_obstacle(self, &own, &now, waiting, sizeof waiting);
+    bool known = look_here(self, own, &now);
+    ask_around(self, own);
+    find_obstacle(self, own, &now, waiting, sizeof waiting);
     bool may = known && !waiting[0] && !is_over(self);
     if (may && refit_clock_ns() >= self->next_ns) {
         attempt(self);
-        look_here(self, &own, &now);
-        refit_siblings_choose(&self->siblings, &own, refit_clock_ns(), &self->choice);
-        find_obstacle(self, &own, &now, waiting, sizeof waiting);
+        look_here(self, own, &now);
+        refit_siblings_choose(&self->siblings, own, refit_clock_ns(), &self->choice);
+        find_obstacle(self, own, &now, waiting, sizeof waiting);
     }
     if (!waiting[0] && self->complaint[0])
         snprintf(waiting, sizeof waiting, "the last try failed: %s", self->complaint);
-    bool stale = own.version == 0 || self->choice.newest > own.version;
-    show(self, 0, stale ? waiting : "");
+    bool stale = own->version == 0 || self->choice.newest > own->version;
+    show(self, own, 0, stale ? waiting : "");
 }
 
 /* Until siblings are to be asked again, or what is known to be missing may be fetched. */
@@ -398,6 +387,8 @@ static int64_t pause_of(const struct refit_catch_up *self)
 {
     int64_t poll_ms = jitter((int64_t)self->config.config->siblings_poll_ms);
     int64_t left_ms = (self->next_ns - refit_clock_ns()) / 1000000 + 1;
+    if (is_part(&self->own) && poll_ms > MATES_MS)
+        poll_ms = MATES_MS;
     if (!self->choice.version.version)
         return poll_ms;
     if (left_ms < LOOK_MS)

@@ -71,6 +71,8 @@ const struct refit_config_option refit_config_options[] = {
      "of a replica that spans several refitd: the ranks served here begin with it"},
     {"ranks-total", NUMBER, AT(ranks_total), "0", 0, REFIT_RANKS_MAX, NULL,
      "ranks of the whole replica; 0: those of --ranks are all"},
+    {"replica", TEXT, AT(replica), "", 0, 0, NULL,
+     "name of the replica that this is a part of, the same in all its pods: so they find each other among --siblings"},
     {"slots", NUMBER, AT(slots), "2", 1, 16, NULL, "whole copies of the weights kept; 1 with --swap in-place"},
     {"slot-bytes", BYTES, AT(slot_bytes), "0", 0, 0, NULL,
      "bytes per slot and rank, reserved at start; 0: sized by --layout, or by the first engine"},

@@ -53,6 +53,7 @@ struct refit_config {
     /* the replica */
     char socket[REFIT_CONFIG_TEXT_MAX];
     char state_file[REFIT_CONFIG_TEXT_MAX];
+    char replica[128];
     uint64_t ranks, first_rank, ranks_total, slots, slot_bytes;
     uint64_t protection; /* enum refit_protection */
     uint64_t swap;       /* enum refit_swap_mode */

@@ -112,7 +112,8 @@ void refit_handle_host(const struct refit_call *call, struct refit_reply *reply)
     json_t *ranks =
         json_pack("{s:I, s:I}", "first", (json_int_t)now.bank.first_rank, "count", (json_int_t)now.bank.ranks);
     refit_reply_json(reply, 200,
-                     json_pack("{s:s, s:o, s:o, s:o, s:o}", "boot_id", boot_id, "ranks", ranks, "transports", transports,
+                     json_pack("{s:s, s:s, s:o, s:o, s:o, s:o}", "boot_id", boot_id, "replica",
+                               call->sidecar->config->replica, "ranks", ranks, "transports", transports,
                                "topology", refit_topology_of_one(*boot_id ? boot_id : "unknown", now.bank.ranks),
                                "binding", binding_json(&now)));
 }

@@ -147,12 +147,14 @@ static enum refit_status read_request(const struct refit_call *call, struct refi
 {
     static const char *const known[] = {"version",   "label",  "epoch", "publish_id",  "source", "checkpoint",
                                         "transport", "commit", "kv",    "deadline_ms", "digest", "ranks",
-                                        "fleet",     "unchanged", "resume", "broadcast", NULL};
+                                        "fleet",     "unchanged", "resume", "broadcast", "catch_up", NULL};
     enum refit_status status = refit_json_known(call->json, "refit", known, err);
     if (status == REFIT_OK)
         status = refit_json_get_u64(call->json, "version", "refit", &request->version, err);
     if (status == REFIT_OK && json_object_get(call->json, "epoch"))
         status = refit_json_get_u64(call->json, "epoch", "refit", &request->epoch, err);
+    if (status == REFIT_OK)
+        status = refit_json_opt_bool(call->json, "catch_up", "refit", &request->catch_up, err);
     if (status == REFIT_OK)
         status = refit_json_opt_int(call->json, "deadline_ms", "refit", 1, INT64_MAX, &request->deadline_ms, err);
     if (status == REFIT_OK)
@@ -280,29 +282,46 @@ void refit_handle_latest(const struct refit_call *call, struct refit_reply *repl
         refit_reply_json(reply, 200, refit_health_session_json(&session));
 }
 
-static enum refit_status read_commit(const struct refit_call *call, uint64_t *version, char *digest, size_t size,
-                                     struct refit_error *err)
+/* What is to be committed; `model` is empty where the lead doesn't say. */
+struct commit {
+    uint64_t version;
+    char digest[REFIT_SHA256_HEX_MAX], model[REFIT_SHA256_HEX_MAX];
+};
+
+static enum refit_status read_commit(const struct refit_call *call, struct commit *commit, struct refit_error *err)
 {
-    static const char *const known[] = {"version", "digest", NULL};
+    static const char *const known[] = {"version", "digest", "model", NULL};
     enum refit_status status = refit_json_known(call->json, "commit", known, err);
     if (status == REFIT_OK)
-        status = refit_json_get_u64(call->json, "version", "commit", version, err);
+        status = refit_json_get_u64(call->json, "version", "commit", &commit->version, err);
     if (status == REFIT_OK)
-        status = refit_call_text(call, "digest", "commit", digest, size, err);
+        status = refit_call_text(call, "digest", "commit", commit->digest, sizeof commit->digest, err);
+    if (status == REFIT_OK)
+        status = refit_call_text(call, "model", "commit", commit->model, sizeof commit->model, err);
     return status;
+}
+
+/* What the model is said to be stands with the version from the swap on. */
+static enum refit_status run_commit(const struct refit_call *call, const struct commit *commit, struct refit_error *err)
+{
+    enum refit_status status = REFIT_OK;
+    if (commit->model[0])
+        status = refit_receiver_attest(call->receiver, commit->version, commit->digest, commit->model, err);
+    return status == REFIT_OK
+               ? refit_receiver_commit(call->receiver, call->param, commit->version, commit->digest, err)
+               : status;
 }
 
 void refit_handle_commit(const struct refit_call *call, struct refit_reply *reply)
 {
-    uint64_t version = 0;
-    char digest[REFIT_SHA256_HEX_MAX] = "";
+    struct commit commit = {.version = 0};
     struct refit_error err;
-    enum refit_status status = read_commit(call, &version, digest, sizeof digest, &err);
+    enum refit_status status = read_commit(call, &commit, &err);
     if (status) {
         refit_reply_error(reply, &err, NULL, 0);
         return;
     }
-    status = refit_receiver_commit(call->receiver, call->param, version, digest, &err);
+    status = run_commit(call, &commit, &err);
     if (status) {
         refit_reply_error(reply, &err,
                           status == REFIT_CORRUPT ? "digest-mismatch"
@@ -311,11 +330,11 @@ void refit_handle_commit(const struct refit_call *call, struct refit_reply *repl
                           0);
         return;
     }
-    refit_audit(call->client, "commit", refit_log_text("refit", call->param), refit_log_u64("version", version),
-                refit_log_text("digest", digest));
+    refit_audit(call->client, "commit", refit_log_text("refit", call->param), refit_log_u64("version", commit.version),
+                refit_log_text("digest", commit.digest), refit_log_text("model", commit.model));
     refit_reply_header(reply, "Location", "/refit/%s", call->param);
     refit_reply_header(reply, "Retry-After", "1");
-    refit_reply_json(reply, 202, json_pack("{s:s, s:o}", "id", call->param, "version", refit_json_u64(version)));
+    refit_reply_json(reply, 202, json_pack("{s:s, s:o}", "id", call->param, "version", refit_json_u64(commit.version)));
 }
 
 void refit_handle_abort(const struct refit_call *call, struct refit_reply *reply)

@@ -29,6 +29,7 @@ const struct refit_route refit_control_table[] = {
     {"GET", "/v1/serve", REFIT_ROUTE_LOOP, refit_handle_serves, 0, REQUEST_MS, false},
     {"POST", "/v1/serve/{}/end", REFIT_ROUTE_WORKER, refit_handle_serve_end, SMALL, REQUEST_MS, false},
     {"GET", "/v1/weights", REFIT_ROUTE_LOOP, refit_handle_weights, 0, REQUEST_MS, false},
+    {"GET", "/v1/digests/{}", REFIT_ROUTE_WORKER, refit_handle_digests, 0, REQUEST_MS, false},
     {"POST", "/rollback", REFIT_ROUTE_WORKER, refit_handle_rollback, SMALL, REQUEST_MS, false},
     {"POST", "/v1/hold", REFIT_ROUTE_WORKER, refit_handle_hold, SMALL, REQUEST_MS, false},
     {"POST", "/v1/release", REFIT_ROUTE_WORKER, refit_handle_release, SMALL, REQUEST_MS, false},

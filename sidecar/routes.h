@@ -71,6 +71,7 @@ void refit_handle_latest(const struct refit_call *call, struct refit_reply *repl
 void refit_handle_commit(const struct refit_call *call, struct refit_reply *reply);
 void refit_handle_abort(const struct refit_call *call, struct refit_reply *reply);
 void refit_handle_weights(const struct refit_call *call, struct refit_reply *reply);
+void refit_handle_digests(const struct refit_call *call, struct refit_reply *reply);
 void refit_handle_rollback(const struct refit_call *call, struct refit_reply *reply);
 void refit_handle_hold(const struct refit_call *call, struct refit_reply *reply);
 void refit_handle_release(const struct refit_call *call, struct refit_reply *reply);

@@ -2,6 +2,10 @@
  *
  * Versions: what is served, going back, hold and quarantine.
  */
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "sidecar/config_value.h"
 #include "sidecar/routes.h"
 
 #define ROLLBACK_MS 25000 /* below the time a client waits for an answer */
@@ -14,6 +18,39 @@ void refit_handle_weights(const struct refit_call *call, struct refit_reply *rep
     if (body && now.view.siblings)
         json_object_set_new(body, "stale", refit_health_stale_json(&now.view));
     refit_reply_json(reply, 200, body);
+}
+
+static json_t *digests_json(const struct refit_receiver_snapshot *now, uint64_t version, const struct refit_layout *layout,
+                            const struct refit_tally *tally)
+{
+    char *text = refit_tally_hex(tally);
+    json_t *json = json_pack("{s:o, s:s, s:{s:I, s:I}, s:s*}", "version", refit_json_u64(version), "layout",
+                             refit_layout_digest(layout), "ranks", "first", (json_int_t)now->bank.first_rank, "count",
+                             (json_int_t)now->bank.ranks, "digests", text);
+    free(text);
+    return json;
+}
+
+void refit_handle_digests(const struct refit_call *call, struct refit_reply *reply)
+{
+    struct refit_receiver_snapshot now;
+    struct refit_layout *layout = NULL;
+    struct refit_tally *tally = NULL;
+    struct refit_error err;
+    uint64_t version = 0;
+    enum refit_status status = REFIT_OK;
+    if (!refit_config_parse_number(call->param, &version) || version == 0)
+        status = refit_fail(&err, REFIT_INVALID, "/v1/digests/%.80s: expected a version, 1 or more", call->param);
+    if (status == REFIT_OK)
+        status = refit_receiver_digests(call->receiver, version, &layout, &tally, &err);
+    if (status) {
+        refit_reply_error(reply, &err, NULL, 0);
+        return;
+    }
+    refit_receiver_read(call->receiver, &now);
+    refit_reply_json(reply, 200, digests_json(&now, version, layout, tally));
+    refit_tally_destroy(tally);
+    refit_layout_release(layout);
 }
 
 static enum refit_status read_rollback(const struct refit_call *call, struct refit_rollback *rollback, char *kv,

@@ -119,6 +119,7 @@ class Answers(Api):
             self.call("GET", path)
         digest = self.a.weights()["active"]["digest"]
         self.call("GET", "/v1/layout", 304, headers={"If-None-Match": f'"{self.a.weights()["layout"]}"'})
+        self.call("GET", "/v1/digests/{version}", path_parameters={"version": str(self.a.active())})
         self.call("POST", "/v1/hold", body={})
         self.call("POST", "/v1/quarantine", body={"digest": digest, "on": False})
         self.call("POST", "/v1/release", body={})

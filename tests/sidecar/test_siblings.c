@@ -72,6 +72,19 @@ static void hear(struct refit_sibling *sibling, uint64_t version, char digest, u
     sibling->whole = true;
 }
 
+/* A pod says this, with two of four ranks; `model` 0: not known. */
+static void hear_pod(struct refit_sibling *sibling, const char *replica, uint32_t first_rank, uint64_t version, char model)
+{
+    hear(sibling, version, (char)('1' + first_rank), 0, 0);
+    sibling->whole = false;
+    sibling->first_rank = first_rank;
+    sibling->rank_count = 2;
+    sibling->ranks = 4;
+    snprintf(sibling->replica, sizeof sibling->replica, "%s", replica);
+    snprintf(sibling->instance, sizeof sibling->instance, "process of %.100s", sibling->url);
+    memset(sibling->model, model, model ? sizeof sibling->model - 1 : 0);
+}
+
 static struct refit_siblings_choice choose(uint64_t own, uint64_t back_from)
 {
     const struct refit_siblings_own here = {.version = own, .back_from = back_from};
@@ -175,6 +188,81 @@ static void asks_each_in_turn_and_those_that_fail_ever_more_rarely(void **state)
     assert_int_equal(before, 60000);
 }
 
+static void pods_that_serve_one_model_together_are_a_source(void **state)
+{
+    (void)state;
+    struct refit_sibling *out[3], *pods[REFIT_MATES_MAX];
+    hear_pod(&siblings.item[0], "a", 2, 6, 'c');
+    assert_int_equal(choose(0, 0).version.version, 0); /* half of it */
+    hear_pod(&siblings.item[2], "b", 0, 6, 'c');
+    assert_int_equal(choose(0, 0).version.version, 0); /* of another one */
+    hear_pod(&siblings.item[1], "a", 0, 6, 0);
+    assert_int_equal(choose(0, 0).version.version, 0); /* nobody has added it up */
+    hear_pod(&siblings.item[1], "a", 0, 6, 'd');
+    assert_int_equal(choose(0, 0).version.version, 0); /* not the same sum */
+    hear_pod(&siblings.item[1], "a", 0, 7, 'c');
+    assert_int_equal(choose(0, 0).version.version, 0); /* between two commits */
+    hear_pod(&siblings.item[1], "a", 0, 6, 'c');
+    const struct refit_control_version version = choose(0, 0).version;
+    assert_int_equal(version.version, 6);
+    assert_int_equal(version.digest[0], 'c');
+    assert_int_equal(refit_siblings_sources(&siblings, &version, "", out, 3), 1);
+    assert_ptr_equal(out[0], &siblings.item[1]);
+    assert_int_equal(refit_siblings_pods(&siblings, out[0], pods), 2);
+    assert_ptr_equal(pods[1], &siblings.item[0]);
+    hear(&siblings.item[2], 6, 'c', 0, 0); /* a whole one has it, too */
+    siblings.item[2].replica[0] = '\0';
+    assert_int_equal(choose(0, 0).disputed, 0);
+    assert_int_equal(choose(0, 0).version.version, 6);
+    hear(&siblings.item[2], 6, 'e', 0, 0);
+    assert_int_equal(choose(0, 0).disputed, 6);
+}
+
+static void pods_of_this_replica_are_no_source_but_say_what_is_wanted(void **state)
+{
+    (void)state;
+    struct refit_siblings_own own = {.version = 6, .replica = "a", .first_rank = 0, .rank_count = 2, .ranks = 4};
+    struct refit_siblings_choice choice;
+    struct refit_sibling *mates[REFIT_MATES_MAX];
+    size_t count;
+    uint32_t lacking;
+    hear(&siblings.item[1], 6, 'c', 0, 0);
+    refit_siblings_choose(&siblings, &own, NOW, &choice);
+    assert_int_equal(choice.version.version, 0);
+    assert_false(refit_siblings_mates(&siblings, &own, mates, &count, &lacking));
+    assert_int_equal(lacking, 2);
+    hear_pod(&siblings.item[0], "a", 2, 0, 0); /* lost it */
+    siblings.item[0].staged = 6;               /* and is about to get it again, from a try that broke off */
+    refit_siblings_choose(&siblings, &own, NOW, &choice);
+    assert_true(refit_siblings_mates(&siblings, &own, mates, &count, &lacking));
+    assert_int_equal(count, 1);
+    assert_ptr_equal(mates[0], &siblings.item[0]);
+    assert_int_equal(choice.version.version, 6);
+    own.version = 7; /* nobody else has what is served here: the others can't get it, and this one does not go back */
+    refit_siblings_choose(&siblings, &own, NOW, &choice);
+    assert_int_equal(choice.version.version, 0);
+    hear_pod(&siblings.item[0], "a", 2, 6, 'c');
+    own.version = 6;
+    refit_siblings_choose(&siblings, &own, NOW, &choice);
+    assert_int_equal(choice.version.version, 0);
+}
+
+static void a_process_behind_two_addresses_is_one_sibling(void **state)
+{
+    (void)state;
+    struct refit_sibling *out[3];
+    for (int i = 0; i < 3; i++)
+        hear(&siblings.item[i], 6, 'a', 0, 0);
+    snprintf(siblings.item[0].instance, sizeof siblings.item[0].instance, "one");
+    snprintf(siblings.item[2].instance, sizeof siblings.item[2].instance, "one");
+    snprintf(siblings.item[1].instance, sizeof siblings.item[1].instance, "another");
+    const struct refit_siblings_choice choice = choose(0, 0);
+    assert_int_equal(choice.heard, 2);
+    assert_int_equal(refit_siblings_sources(&siblings, &choice.version, "", out, 3), 2);
+    refit_sibling_failed(&siblings.item[0], NOW); /* by that address: the other one still counts */
+    assert_int_equal(choose(0, 0).heard, 2);
+}
+
 static void the_same_domain_comes_first(void **state)
 {
     (void)state;
@@ -182,13 +270,13 @@ static void the_same_domain_comes_first(void **state)
     for (int i = 0; i < 3; i++)
         hear(&siblings.item[i], 6, 'a', 0, 0);
     const struct refit_control_version version = choose(0, 0).version;
-    assert_int_equal(refit_siblings_sources(&siblings, &version, "here", NOW, out, 3), 3);
+    assert_int_equal(refit_siblings_sources(&siblings, &version, "here", out, 3), 3);
     snprintf(siblings.item[2].domain, sizeof siblings.item[2].domain, "here");
-    assert_int_equal(refit_siblings_sources(&siblings, &version, "here", NOW, out, 3), 3);
+    assert_int_equal(refit_siblings_sources(&siblings, &version, "here", out, 3), 3);
     assert_ptr_equal(out[0], &siblings.item[2]);
-    assert_int_equal(refit_siblings_sources(&siblings, &version, "", NOW, out, 2), 2);
+    assert_int_equal(refit_siblings_sources(&siblings, &version, "", out, 2), 2);
     memset(siblings.item[1].layout, '2', REFIT_SHA256_HEX_MAX - 1); /* of another layout than the first that is found */
-    assert_int_equal(refit_siblings_sources(&siblings, &version, "here", NOW, out, 3), 2);
+    assert_int_equal(refit_siblings_sources(&siblings, &version, "here", out, 3), 2);
 }
 
 static void members_that_stay_keep_what_is_known_of_them(void **state)
@@ -250,6 +338,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(parts_of_replicas_tell_how_new_but_send_nothing, open_three, release),
         cmocka_unit_test_setup_teardown(what_was_heard_long_ago_or_of_itself_counts_no_more, open_three, release),
         cmocka_unit_test_setup_teardown(asks_each_in_turn_and_those_that_fail_ever_more_rarely, open_three, release),
+        cmocka_unit_test_setup_teardown(pods_that_serve_one_model_together_are_a_source, open_three, release),
+        cmocka_unit_test_setup_teardown(pods_of_this_replica_are_no_source_but_say_what_is_wanted, open_three, release),
+        cmocka_unit_test_setup_teardown(a_process_behind_two_addresses_is_one_sibling, open_three, release),
         cmocka_unit_test_setup_teardown(the_same_domain_comes_first, open_three, release),
         cmocka_unit_test_setup_teardown(members_that_stay_keep_what_is_known_of_them, open_three, release),
         cmocka_unit_test_setup_teardown(joiners_ask_different_ones_first, open_three, release),

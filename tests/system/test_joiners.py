@@ -11,7 +11,9 @@ from test_policies import SLOW, Fleet
 POLL = ("--siblings-poll", "200ms")
 
 
-class Joiners(Fleet):
+class Catching(Fleet):
+    """What tests of catching up need."""
+
     def list(self, members, name="siblings"):
         """The siblings as a file that can be replaced."""
         path = self.path(name)
@@ -47,6 +49,8 @@ class Joiners(Fleet):
     def same(self, members):
         self.assertEqual(len({member.weights()["active"]["digest"] for member in members}), 1)
 
+
+class Joiners(Catching):
     def test_a_joiner_is_ready_when_it_has_what_its_siblings_serve(self):
         members = self.fleet(2)
         before = [member.weights()["epoch"] for member in members]
