@@ -106,6 +106,7 @@ struct change {
     bool flush; /* them, once the weights are there */
     struct refit_deadline deadline; /* for loading */
     bool touched; /* weights may be half-written */
+    bool loaded;  /* they are whole, and the caches are theirs: only resuming is left */
     int64_t paused_at;
 };
 
@@ -177,13 +178,15 @@ static enum refit_status run(struct change *change, struct refit_error *err)
         status = check_version(change, err);
     if (status == REFIT_OK && change->flush)
         status = driver->engine->flush(&driver->link, err);
+    change->loaded = status == REFIT_OK;
     return status == REFIT_OK ? resume(change, err) : status;
 }
 
 /* --- the way back ------------------------------------------------------------------------------------------------- */
 
 /* Its caches belong to these weights, so requests go on with them: nothing is flushed. */
-static enum refit_status restore(struct change *failed, const struct refit_bank_copy *from, struct refit_error *err)
+static enum refit_status restore(struct change *failed, const struct refit_bank_copy *from, bool *loaded,
+                                 struct refit_error *err)
 {
     struct refit_driver *driver = failed->driver;
     struct change back = {.driver = driver, .copy = from, .keep = failed->keep,
@@ -193,6 +196,7 @@ static enum refit_status restore(struct change *failed, const struct refit_bank_
     enum refit_status status = take_copy(driver, from, back.deadline, err);
     if (status == REFIT_OK)
         status = run(&back, err);
+    *loaded = back.loaded;
     return status;
 }
 
@@ -204,6 +208,16 @@ static enum refit_status untouched(struct change *failed, bool was_whole, struct
     return resume(failed, err);
 }
 
+/* How far the way back came that failed, and what the engine is left as. */
+static const char *left_as(const struct change *failed, bool loaded)
+{
+    if (failed->touched && loaded)
+        return "the version before is loaded again, but the engine did not say that it was resumed";
+    if (failed->touched)
+        return "the version before could not be loaded again, and the engine stays paused";
+    return "nothing was written, and the engine is not resumed";
+}
+
 /* `why` is how the install failed; what came of going back is added to it. */
 static void recover(struct change *failed, const struct refit_bank_copy *from, const struct refit_version *before,
                     bool was_whole, struct refit_error *why)
@@ -211,19 +225,18 @@ static void recover(struct change *failed, const struct refit_bank_copy *from, c
     struct refit_driver *driver = failed->driver;
     struct refit_error error = {.status = REFIT_OK};
     size_t used = strlen(why->text);
-    enum refit_status status = failed->touched ? restore(failed, from, &error) : untouched(failed, was_whole, &error);
+    bool loaded = false;
+    enum refit_status status =
+        failed->touched ? restore(failed, from, &loaded, &error) : untouched(failed, was_whole, &error);
     const struct refit_version *now = failed->touched && from ? &from->version : before;
     if (status == REFIT_OK) {
         snprintf(why->text + used, sizeof why->text - used, "; the engine goes on with version %" PRIu64, now->version);
         refit_driver_whole(driver, now);
     } else {
-        refit_driver_broken(driver,
-                            "version %" PRIu64 " was not installed: %.300s; the version before could not be installed "
-                            "again: %.300s; the engine stays paused", failed->copy->version.version, why->text,
-                            error.text);
-        snprintf(why->text + used, sizeof why->text - used,
-                 "; the version before could not be installed again, the engine "
-                 "stays paused: %.200s", error.text);
+        const char *left = left_as(failed, loaded);
+        refit_driver_broken(driver, "version %" PRIu64 " was not installed: %.300s; %s: %.300s",
+                            failed->copy->version.version, why->text, left, error.text);
+        snprintf(why->text + used, sizeof why->text - used, "; %s: %.200s", left, error.text);
     }
     pthread_mutex_lock(&driver->lock);
     driver->now.restores += status == REFIT_OK && failed->touched;

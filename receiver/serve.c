@@ -272,16 +272,24 @@ static enum refit_status make_plan(struct refit_receiver *receiver, const struct
     return status;
 }
 
-static bool find_running(struct refit_receiver *receiver, const struct refit_serve_request *request,
-                         char id[static REFIT_REFIT_ID_MAX])
+/* Under the lock. */
+static bool find_same(const struct refit_receiver *receiver, const struct refit_serve_request *request,
+                      char id[static REFIT_REFIT_ID_MAX])
 {
     bool found = false;
-    refit_receiver_lock(receiver);
     for (uint32_t i = 0; i < receiver->serves.count && !found; i++) {
         found = is_same(receiver->serves.items[i], request);
         if (found)
             memcpy(id, receiver->serves.items[i]->id, REFIT_REFIT_ID_MAX);
     }
+    return found;
+}
+
+static bool find_running(struct refit_receiver *receiver, const struct refit_serve_request *request,
+                         char id[static REFIT_REFIT_ID_MAX])
+{
+    refit_receiver_lock(receiver);
+    bool found = find_same(receiver, request, id);
     refit_receiver_unlock(receiver);
     return found;
 }
@@ -301,16 +309,20 @@ enum refit_status refit_receiver_serve(struct refit_receiver *receiver, const st
         status = create(receiver, &request, plan, &serve, err);
     if (status == REFIT_OK)
         status = find_slot(serve, err);
+    bool came_second = false;
     if (status == REFIT_OK) {
         set_endpoint(serve);
-        memcpy(id, serve->id, REFIT_REFIT_ID_MAX);
         refit_receiver_lock(receiver);
-        status = enlist(serve, &old, err);
+        came_second = find_same(receiver, &serve->request, id); /* the same request, while the plan was made */
+        if (!came_second) {
+            memcpy(id, serve->id, REFIT_REFIT_ID_MAX);
+            status = enlist(serve, &old, err);
+        }
         refit_receiver_unlock(receiver);
     }
     refit_plan_release(plan);
     destroy(old);
-    if (status != REFIT_OK)
+    if (status != REFIT_OK || came_second)
         destroy(serve);
     return status;
 }

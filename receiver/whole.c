@@ -2,6 +2,7 @@
 #include "receiver/whole.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -90,7 +91,8 @@ static enum refit_status touches_init(struct touches *t, struct refit_plan *plan
     t->plan = refit_plan_retain(plan);
     t->edges = refit_plan_edges(plan, &t->edge_count);
     for (size_t i = 0; i < t->edge_count; i++)
-        t->batches += t->edges[i].batches;
+        if (__builtin_add_overflow(t->batches, t->edges[i].batches, &t->batches))
+            return refit_fail(err, REFIT_UNSUPPORTED, "a plan of more than %" PRIu32 " batches", UINT32_MAX);
     t->left = t->batches;
     t->first = calloc((size_t)t->batches + 1, sizeof *t->first);
     t->done = calloc((size_t)t->batches + 1, sizeof *t->done);

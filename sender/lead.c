@@ -80,6 +80,7 @@ void refit_lead_destroy(struct refit_lead *lead)
     for (size_t i = 0; i < lead->leaver_count; i++)
         refit_replica_destroy(lead->leavers[i]);
     refit_members_close(lead->members);
+    refit_twins_release(&lead->twins);
     json_decref(lead->publish.unchanged);
     for (size_t i = 0; i < lead->told_count; i++)
         refit_layout_release(lead->told[i]);
@@ -297,7 +298,10 @@ static enum refit_status renew_members(struct refit_lead *lead, struct refit_dea
     if (status != REFIT_OK)
         return status;
     lead->membership_epoch = now.epoch;
-    status = take_members(lead, &now, err);
+    status = refit_twins_drop(&lead->twins, &now, lead->credentials, refit_deadline_earlier(deadline, refit_deadline_in_ms(MEMBERS_MS)),
+                              err);
+    if (status == REFIT_OK)
+        status = take_members(lead, &now, err);
     refit_membership_release(&now);
     return status;
 }

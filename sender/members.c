@@ -52,6 +52,14 @@ void refit_membership_release(struct refit_membership *membership)
     *membership = (struct refit_membership){0};
 }
 
+void refit_membership_remove(struct refit_membership *membership, size_t index)
+{
+    release_member(&membership->members[index]);
+    membership->count--;
+    memmove(&membership->members[index], &membership->members[index + 1],
+            (membership->count - index) * sizeof membership->members[0]);
+}
+
 static bool has_url(const struct refit_members_item *member, const char *url)
 {
     for (size_t i = 0; i < member->count; i++)

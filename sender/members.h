@@ -68,5 +68,6 @@ REFIT_MUST_CHECK enum refit_status refit_members_read(struct refit_members *memb
 /* Does not wait for a look-up that hangs. NULL is fine. */
 void refit_members_close(struct refit_members *members);
 void refit_membership_release(struct refit_membership *membership);
+void refit_membership_remove(struct refit_membership *membership, size_t index);
 
 #endif

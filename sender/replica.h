@@ -12,6 +12,7 @@
 #include "sender/classes.h"
 #include "sender/lead.h"
 #include "sender/plan_cache.h"
+#include "sender/twins.h"
 #include "sender/unit.h"
 
 enum refit_replica_stage {
@@ -90,6 +91,7 @@ struct refit_lead {
     struct refit_credentials *credentials; /* borrowed */
     struct refit_ranks *ranks;
     struct refit_members *members;
+    struct refit_twins twins; /* members that are not counted */
     struct refit_layout *source;
     struct refit_gathering gathering; /* how it is filled when its ranks have no memory of it */
     /* Of the publish under way: */

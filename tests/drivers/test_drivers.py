@@ -221,6 +221,20 @@ class Installs(Steps):
         self.assertEqual(self.refit(2), "committed")
         self.assert_serves(2)
 
+    def test_what_is_said_when_only_resuming_fails(self):
+        self.assertEqual(self.refit(1), "committed")
+        for version, step, said in ((2, None, "is loaded again, but the engine did not say that it was resumed"),
+                                    (3, "pause", "nothing was written, and the engine is not resumed")):
+            with self.subTest(said=said):
+                self.engine.faults["resume"] = Fault("status", 500, times=10**6)
+                if step:
+                    self.engine.faults[step] = Fault("status", 500, times=10**6)
+                self.assertIn(said, self.refit(version))
+                self.wait_not_ready(said)
+                self.engine.faults.clear()
+                self.wait_ready(1)
+                self.assert_serves(1)
+
     def test_a_refit_puts_a_paused_engine_right(self):
         self.assertEqual(self.refit(1), "committed")
         self.engine.faults["load"] = Fault("half", times=2)

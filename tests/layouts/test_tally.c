@@ -2,6 +2,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <pthread.h>
@@ -161,6 +162,28 @@ static void tally_of_another_layout_is_refused(void **state)
     refit_layout_release(layout);
 }
 
+static void digests_as_text_add_up_like_others(void **state)
+{
+    struct refit_tally *tally = refit_tally_create(2), *sum = refit_tally_create(2);
+    refit_tally_add(tally, 0, (struct refit_digest){{UINT64_C(0x0123456789abcdef), UINT64_MAX}});
+    refit_tally_add(tally, 1, (struct refit_digest){{7, 0}});
+    char *text = refit_tally_hex(tally);
+    assert_string_equal(text, "0123456789abcdefffffffffffffffff00000000000000070000000000000000");
+    assert_true(refit_tally_add_hex(sum, text, 64));
+    assert_true(refit_tally_add_hex(sum, text, 64));
+    assert_int_equal(refit_tally_get(sum, 0).d[0], UINT64_C(0x02468acf13579bde));
+    assert_int_equal(refit_tally_get(sum, 0).d[1], UINT64_MAX - 1);
+    assert_int_equal(refit_tally_get(sum, 1).d[0], 14);
+    assert_false(refit_tally_add_hex(sum, text, 63));
+    assert_false(refit_tally_add_hex(sum, text, 32));
+    text[5] = 'A';
+    assert_false(refit_tally_add_hex(sum, text, 64));
+    assert_int_equal(refit_tally_get(sum, 1).d[0], 14); /* nothing of it was added */
+    free(text);
+    refit_tally_destroy(tally);
+    refit_tally_destroy(sum);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -170,6 +193,7 @@ int main(void)
         cmocka_unit_test(model_digest_says_the_wire_profile),
         cmocka_unit_test(swapped_experts_change_the_model_digest),
         cmocka_unit_test(tally_of_another_layout_is_refused),
+        cmocka_unit_test(digests_as_text_add_up_like_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

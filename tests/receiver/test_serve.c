@@ -4,6 +4,7 @@
  */
 #include "world.h"
 
+#include <pthread.h>
 #include <stdio.h>
 
 #include "receiver/fleet.h"
@@ -125,6 +126,49 @@ static void active_version_is_served_to_another_layout(void **state)
     release_request(&request);
 }
 
+#define AT_ONCE 8
+
+struct asker {
+    const struct refit_serve_request *request;
+    pthread_barrier_t *together;
+    char id[REFIT_REFIT_ID_MAX];
+    enum refit_status status;
+};
+
+static void *ask_to_serve(void *context)
+{
+    struct asker *asker = context;
+    pthread_barrier_wait(asker->together);
+    asker->status = refit_receiver_serve(a.receiver, asker->request, asker->id, NULL);
+    return NULL;
+}
+
+static void equal_requests_at_once_are_one(void **state)
+{
+    struct refit_serve_snapshot serves[REFIT_SERVES_SHOWN];
+    struct asker askers[AT_ONCE];
+    pthread_t threads[AT_ONCE];
+    pthread_barrier_t together;
+    world_start(&a);
+    world_start(&b);
+    world_publish(&a, 7, 3, "tcp");
+    struct refit_serve_request request = serve_request(7, "to-b");
+    pthread_barrier_init(&together, NULL, AT_ONCE);
+    for (int i = 0; i < AT_ONCE; i++) {
+        askers[i] = (struct asker){.request = &request, .together = &together};
+        assert_int_equal(pthread_create(&threads[i], NULL, ask_to_serve, &askers[i]), 0);
+    }
+    for (int i = 0; i < AT_ONCE; i++)
+        pthread_join(threads[i], NULL);
+    pthread_barrier_destroy(&together);
+    for (int i = 0; i < AT_ONCE; i++) {
+        assert_int_equal(askers[i].status, REFIT_OK);
+        assert_string_equal(askers[i].id, askers[0].id);
+    }
+    assert_int_equal(refit_receiver_serves(a.receiver, serves), 1);
+    release_request(&request);
+}
+
 static void version_that_is_not_here_is_refused(void **state)
 {
     char id[REFIT_REFIT_ID_MAX];
@@ -241,6 +285,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(active_version_is_served_to_another_layout),
+        TEST(equal_requests_at_once_are_one),
         TEST(version_that_is_not_here_is_refused),
         TEST(version_that_is_being_filled_is_served),
         TEST(replica_that_never_serves_is_named),
