@@ -73,7 +73,8 @@ static struct refit_health_verdict verdict(const struct refit_health_view *view,
                          refit_json_u64(version->version), "label", version->label, "digest", version->digest, "state",
                          slot ? refit_slot_state_name(slot->state) : "none", "reasons", checks->reasons, "checks", checks->all);
     if (out.body) {
-        json_object_set_new(out.body, "model", json_string(slot ? view->receiver->model[view->receiver->bank.active] : ""));
+        json_object_set_new(out.body, "model",
+                            json_string(slot ? view->receiver->model[view->receiver->bank.active] : ""));
         json_object_set_new(out.body, "slot", slot ? json_integer(view->receiver->bank.active) : json_null());
         json_object_set_new(out.body, "since_ms", json_integer(slot ? slot->since_ms : 0));
     }

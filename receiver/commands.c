@@ -92,7 +92,8 @@ static bool replaces(const struct refit_request *request, const struct refit_req
            (request->version == running->version && request->epoch >= running->epoch);
 }
 
-/* A newer publish takes its place: before it is staged; and as long as nobody commits it when no trainer waits for it. */
+/* A newer publish takes its place: before it is staged; and as long as nobody commits it when no trainer waits for
+ * it. */
 static bool gives_way(const struct refit_session *running)
 {
     bool waits = running->phase == REFIT_PHASE_STAGED && running->request.commit == REFIT_COMMIT_BARRIER;

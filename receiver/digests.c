@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The digests of what is here, tensor by tensor: of a version that is served, retained or staged. Of a part of a replica
- * they are partial sums, and each box of a tensor counts in one part only, so those of all parts add up to the model's.
+ * The digests of what is here, tensor by tensor: of a version that is served, retained or staged. Of a part of a
+ * replica they are partial sums, and each box of a tensor counts in one part only, so those of all parts add up to the
+ * model's.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -98,7 +99,8 @@ static enum refit_status look_in_slot(struct refit_receiver *receiver, struct re
     return status;
 }
 
-enum refit_status refit_receiver_digests(struct refit_receiver *receiver, uint64_t version, struct refit_layout **layout,
+enum refit_status refit_receiver_digests(struct refit_receiver *receiver, uint64_t version,
+                                         struct refit_layout **layout,
                                          struct refit_tally **out, struct refit_error *err)
 {
     *out = NULL;
@@ -131,14 +133,20 @@ enum refit_status refit_receiver_attest(struct refit_receiver *receiver, uint64_
         return refit_fail(err, REFIT_INVALID, "commit: 'model' and its 'digest' must be 64 lower-case hex digits");
     bool whole = bank->ranks_total == 0 || bank->ranks == bank->ranks_total;
     if (whole && strcmp(digest, model) != 0)
-        return refit_fail(err, REFIT_CORRUPT, "version %" PRIu64 ": this replica is whole, and its digest %s is not the "
+        return refit_fail(err, REFIT_CORRUPT,
+                          "version %" PRIu64 ": this replica is whole, and its digest %s is not the "
                           "model's, %s", version, digest, model);
     if (whole)
         return REFIT_OK;
     struct refit_error saving;
     refit_receiver_lock(receiver);
-    refit_proofs_add(&receiver->proofs, version, digest, model);
+    bool bad = refit_quarantine_has(&receiver->quarantine, model);
+    if (!bad)
+        refit_proofs_add(&receiver->proofs, version, digest, model);
     refit_receiver_unlock(receiver);
+    if (bad)
+        return refit_fail(err, REFIT_CONFLICT, "version %" PRIu64 ": model digest %s is in quarantine here", version,
+                          model);
     if (refit_record_save(receiver, &saving) != REFIT_OK)
         refit_log_event(REFIT_LOG_WARN, "state file not written, the model's digest is not known after a restart",
                         REFIT_LOG_CAUSE(&saving));

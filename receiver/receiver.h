@@ -64,8 +64,8 @@ struct refit_request {
     uint32_t first_rank, rank_count;      /* the ranks that the lead takes this refitd for; count 0: it did not say */
     uint32_t buckets;                     /* `source` is dense and comes in so many (receiver/broadcast.h); 0: by plan */
     bool catch_up;                        /* of nobody's epoch: this replica fetches from others what they serve. `digest` must be
-                                           * given, or its pods' digests are added up before the commit. It takes no other
-                                           * refit's place, and gives way to any of a lead. */
+                                           * given, or its pods' digests are added up before the commit. It takes no
+                                           * other refit's place, and gives way to any of a lead. */
 };
 
 enum refit_phase {
@@ -183,13 +183,14 @@ REFIT_MUST_CHECK enum refit_status refit_receiver_begin(struct refit_receiver *r
  * empty for a refit whose request named one. REFIT_BUSY: not staged yet; REFIT_CONFLICT: aborted; REFIT_NOT_FOUND. */
 REFIT_MUST_CHECK enum refit_status refit_receiver_commit(struct refit_receiver *receiver, const char *id,
                                                          uint64_t version, const char *digest, struct refit_error *err);
-/* What this part of a replica has as `version` with `digest` is a part of the model `model`: who leads all parts has added
- * their digests up. Shown with the version from now on, and kept in the state file (blocks for an fsync). Of a whole replica both must be
- * the same (REFIT_CORRUPT). */
+/* What this part of a replica has as `version` with `digest` is a part of the model `model`: who leads all parts has
+ * added their digests up. Shown with the version from now on, and kept in the state file (blocks for an fsync). Of a
+ * whole replica both must be the same (REFIT_CORRUPT). REFIT_CONFLICT: that model is in quarantine. */
 REFIT_MUST_CHECK enum refit_status refit_receiver_attest(struct refit_receiver *receiver, uint64_t version,
-                                                         const char *digest, const char *model, struct refit_error *err);
-/* By tensor of the layout served here (*layout, retained): what is here of a version that is staged, served or retained;
- * *out is new. Reads the slot when nobody knows them any more. REFIT_NOT_FOUND. */
+                                                         const char *digest, const char *model,
+                                                         struct refit_error *err);
+/* By tensor of the layout served here (*layout, retained): what is here of a version that is staged, served or
+ * retained; *out is new. Reads the slot when nobody knows them any more. REFIT_NOT_FOUND. */
 REFIT_MUST_CHECK enum refit_status refit_receiver_digests(struct refit_receiver *receiver, uint64_t version,
                                                           struct refit_layout **layout, struct refit_tally **out,
                                                           struct refit_error *err);

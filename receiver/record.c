@@ -13,7 +13,8 @@
 void refit_record_copy(const struct refit_receiver *receiver, struct refit_record *out)
 {
     *out = (struct refit_record){
-        .epoch = receiver->leads.epoch, .held = receiver->held, .quarantine = receiver->quarantine, .proofs = receiver->proofs};
+        .epoch = receiver->leads.epoch, .held = receiver->held, .quarantine = receiver->quarantine,
+        .proofs = receiver->proofs};
     memcpy(out->lead, receiver->leads.name, sizeof out->lead);
 }
 

@@ -62,7 +62,8 @@ static enum refit_status check_publish(struct refit_request *request, struct ref
         return refit_fail(err, REFIT_INVALID, "refit from a source: 'epoch' must be the one that POST /v1/lead gave");
     bool proved = request->digest[0] != '\0' || request->commit == REFIT_COMMIT_BARRIER;
     if (request->catch_up && (request->epoch != 0 || !proved))
-        return refit_fail(err, REFIT_INVALID, "catching up: it has no 'epoch', and a 'digest' or a commit that is asked for");
+        return refit_fail(err, REFIT_INVALID,
+                          "catching up: it has no 'epoch', and a 'digest' or a commit that is asked for");
     if (request->publish_id[0] == '\0')
         return refit_fail(err, REFIT_INVALID, "refit from a source: 'publish_id' must not be empty");
     if (request->transport[0] == '\0')

@@ -107,8 +107,10 @@ static enum refit_status agree_with_units(const struct refit_unit *unit, struct 
     for (size_t i = 0; i < lead->unit_count && *own; i++) {
         const char *other = model_of(&lead->units[i]);
         if (&lead->units[i] != unit && *other && strcmp(own, other) != 0)
-            return refit_fail(err, REFIT_CORRUPT, "%s and %s were sent different bytes: the model has digest %.16s... there, "
-                              "%.16s... here", lead->units[i].pods[0]->report.url, unit->pods[0]->report.url, other, own);
+            return refit_fail(err, REFIT_CORRUPT,
+                              "%s and %s were sent different bytes: the model has digest %.16s... there, "
+                              "%.16s... here", lead->units[i].pods[0]->report.url,
+                              unit->pods[0]->report.url, other, own);
     }
     return REFIT_OK;
 }

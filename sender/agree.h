@@ -4,17 +4,17 @@
  * each replica whole, verified, different bytes. Digests of what landed tell, whichever way the bytes came; tallies of what
  * was sent name the tensor, where they are known to be of exactly what landed.
  *
- * Digests are comparable between whole replicas, and between equal parts of replicas that span pods. Those of tensors are
- * sums over the parts, so the digests of a replica's pods add up to one that is comparable with a whole replica's. Call with
- * the lead's lock held.
+ * Digests are comparable between whole replicas, and between equal parts of replicas that span pods. Those of tensors
+ * are sums over the parts, so the digests of a replica's pods add up to one that is comparable with a whole replica's.
+ * Call with the lead's lock held.
  */
 #ifndef REFIT_SENDER_AGREE_H
 #define REFIT_SENDER_AGREE_H
 
 #include "sender/replica.h"
 
-/* All pods of the unit are staged: what they have together is unit->model, where each has told its share. REFIT_CORRUPT: not
- * what another replica has. */
+/* All pods of the unit are staged: what they have together is unit->model, where each has told its share.
+ * REFIT_CORRUPT: not what another replica has. */
 REFIT_MUST_CHECK enum refit_status refit_agree_pods(struct refit_unit *unit, struct refit_error *err);
 /* Among those that are staged. REFIT_CORRUPT names two replicas, and the tensor if it is known. */
 REFIT_MUST_CHECK enum refit_status refit_agree_all(const struct refit_lead *lead, struct refit_error *err);

@@ -450,12 +450,15 @@ static enum refit_status add_digests(const json_t *answer, const struct refit_la
                           refit_layout_digest(layout));
     return refit_tally_add_hex(sum, digests, strlen(digests))
                ? REFIT_OK
-               : refit_fail(err, REFIT_INVALID, "%s: \"digests\" must be 32 hex digits for each of %" PRIu32 " tensors", what,
+               : refit_fail(err, REFIT_INVALID,
+                            "%s: \"digests\" must be 32 hex digits for each of %" PRIu32 " tensors", what,
                             refit_tally_count(sum));
 }
 
-enum refit_status refit_control_digests(struct refit_control *control, uint64_t version, const struct refit_layout *layout,
-                                        struct refit_tally *sum, struct refit_deadline deadline, struct refit_error *err)
+enum refit_status refit_control_digests(struct refit_control *control, uint64_t version,
+                                        const struct refit_layout *layout,
+                                        struct refit_tally *sum, struct refit_deadline deadline,
+                                        struct refit_error *err)
 {
     char path[64];
     json_t *json = NULL;

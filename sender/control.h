@@ -114,8 +114,8 @@ REFIT_MUST_CHECK enum refit_status refit_control_supply(struct refit_control *co
 REFIT_MUST_CHECK enum refit_status refit_control_commit(struct refit_control *control, const char *id,
                                                         uint64_t version, const char *digest, const char *model,
                                                         struct refit_deadline deadline, struct refit_error *err);
-/* Adds the digests of what is there of a version (staged, served or retained) to `sum`, by tensor of `layout`, which must be
- * the one served there. REFIT_NOT_FOUND: that version is not there, or it is a refitd that can't tell. */
+/* Adds the digests of what is there of a version (staged, served or retained) to `sum`, by tensor of `layout`, which
+ * must be the one served there. REFIT_NOT_FOUND: that version is not there, or it is a refitd that can't tell. */
 REFIT_MUST_CHECK enum refit_status refit_control_digests(struct refit_control *control, uint64_t version,
                                                          const struct refit_layout *layout, struct refit_tally *sum,
                                                          struct refit_deadline deadline, struct refit_error *err);

@@ -99,6 +99,18 @@ enum refit_status refit_credentials_data_tls(struct refit_credentials *c, struct
     return get_tls(c, REFIT_TLS_DATA, &c->data, out, err);
 }
 
+enum refit_status refit_credentials_ranks_tls(struct refit_credentials *c, bool server, struct refit_tls **out,
+                                              struct refit_error *err)
+{
+    const char *insecure = getenv("REFIT_INSECURE_RANKS");
+    *out = NULL;
+    if (!c->cert[0] || !c->key[0] || !c->cacert[0] || (insecure && strcmp(insecure, "1") == 0))
+        return REFIT_OK;
+    const struct refit_tls_config config = {.end = server ? REFIT_TLS_SERVER : REFIT_TLS_CLIENT, .use = REFIT_TLS_DATA,
+                                            .cert = c->cert, .key = c->key, .ca = c->cacert, .any_purpose = true};
+    return refit_tls_open(&config, out, err);
+}
+
 static bool is_loopback(const char *host)
 {
     struct in_addr v4;

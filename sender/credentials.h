@@ -35,6 +35,11 @@ REFIT_MUST_CHECK enum refit_status refit_credentials_tls(struct refit_credential
 /* For bulk bytes; made when first needed. */
 REFIT_MUST_CHECK enum refit_status refit_credentials_data_tls(struct refit_credentials *credentials,
                                                               struct refit_tls **out, struct refit_error *err);
+/* For connections between the ranks of a job, which all show `cert` and trust what `cacert` signed. *out is new
+ * (refit_tls_close), and NULL where not all three files are configured, or REFIT_INSECURE_RANKS=1 says that ranks speak
+ * in the clear. */
+REFIT_MUST_CHECK enum refit_status refit_credentials_ranks_tls(struct refit_credentials *credentials, bool server,
+                                                               struct refit_tls **out, struct refit_error *err);
 /* The token for a request to `host`, or "" when there is none. REFIT_INVALID: it would cross the network in the clear. The
  * caller wipes it. */
 REFIT_MUST_CHECK enum refit_status refit_credentials_token(struct refit_credentials *credentials, const char *host,

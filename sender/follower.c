@@ -322,7 +322,8 @@ static enum refit_status take_digest(struct refit_replica *replica, struct refit
     return status;
 }
 
-/* By tensor what is there, so that the digests of a replica's pods can be added up. One that can't tell is not compared. */
+/* By tensor what is there, so that the digests of a replica's pods can be added up. One that can't tell is not
+ * compared. */
 static void take_share(struct refit_replica *replica)
 {
     struct refit_lead *lead = replica->lead;

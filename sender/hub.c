@@ -16,7 +16,9 @@
 #include "base/buf.h"
 #include "base/cursor.h"
 #include "base/io.h"
+#include "base/log.h"
 #include "base/thread.h"
+#include "sender/rank_wire.h"
 
 #define FRAME_LENGTH 4
 #define FRAME_HEADER 9 /* behind the length: type and turn */
@@ -29,7 +31,7 @@ enum link_state { LINK_NONE, LINK_STRANGER, LINK_TRUSTED, LINK_LOST };
  * to another. Nobody sends to strangers but the hub's thread, and their slots are used again. */
 struct link {
     _Atomic(enum link_state) state;
-    int fd;
+    struct refit_rank_wire wire;
     struct refit_deadline greet_by; /* strangers */
     struct refit_buf in;            /* the frame being assembled, with its header */
     bool sending;                   /* under the hub's lock: somebody writes a frame */
@@ -70,12 +72,13 @@ static void lose(struct refit_hub *hub, size_t index, const struct refit_error *
     refit_buf_release(&link->in);
     if (atomic_load_explicit(&link->state, memory_order_relaxed) == LINK_STRANGER) {
         hub->strangers--;
-        refit_io_close(&link->fd);
+        refit_log_limited(REFIT_LOG_DEBUG, "a connection to the ranks' port was dropped", REFIT_LOG_CAUSE(why));
+        refit_rank_wire_close(&link->wire);
         atomic_store_explicit(&link->state, LINK_NONE, memory_order_release);
         return;
     }
     atomic_store_explicit(&link->state, LINK_LOST, memory_order_release);
-    shutdown(link->fd, SHUT_RDWR);
+    shutdown(link->wire.fd, SHUT_RDWR);
     hub->config.lost(hub->config.context, index, why);
 }
 
@@ -97,7 +100,8 @@ static void tune(int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
 }
 
-static bool add_link(struct refit_hub *hub, int fd, enum link_state state, size_t *out)
+/* Takes the wire when there is room. */
+static bool add_link(struct refit_hub *hub, struct refit_rank_wire *wire, enum link_state state, size_t *out)
 {
     pthread_mutex_lock(&hub->lock);
     size_t count = atomic_load_explicit(&hub->count, memory_order_relaxed), index = 0;
@@ -106,8 +110,8 @@ static bool add_link(struct refit_hub *hub, int fd, enum link_state state, size_
     bool room = index < hub->link_capacity;
     if (room) {
         struct link *link = &hub->links[index];
-        tune(fd);
-        link->fd = fd;
+        tune(wire->fd);
+        refit_rank_wire_move(&link->wire, wire);
         link->greet_by = refit_deadline_in_ms(REFIT_HUB_GREETING_MS);
         refit_buf_init(&link->in, FRAME_LENGTH + (state == LINK_TRUSTED ? hub->config.frame_max
                                                                        : REFIT_HUB_GREETING_BYTES));
@@ -131,10 +135,14 @@ static void accept_all(struct refit_hub *hub)
             return;
         }
         size_t index;
-        if (hub->strangers < REFIT_HUB_STRANGERS && add_link(hub, fd, LINK_STRANGER, &index))
+        struct refit_rank_wire wire;
+        struct refit_error ignored;
+        if (refit_rank_wire_open(&wire, fd, hub->config.tls, &ignored) != REFIT_OK)
+            continue;
+        if (hub->strangers < REFIT_HUB_STRANGERS && add_link(hub, &wire, LINK_STRANGER, &index))
             hub->strangers++;
         else
-            close(fd);
+            refit_rank_wire_close(&wire);
     }
 }
 
@@ -191,15 +199,13 @@ static bool read_some(struct refit_hub *hub, size_t index)
         lose_with(hub, index, REFIT_NO_MEMORY, "out of memory for a frame");
         return false;
     }
-    ssize_t n = recv(link->fd, room, step, MSG_DONTWAIT);
-    if (n > 0) {
-        link->in.len += (size_t)n;
-        return true;
-    }
-    if (n < 0 && (errno == EAGAIN || errno == EINTR))
-        return false;
-    lose_with(hub, index, REFIT_PEER, n == 0 ? "closed the connection" : "the connection was reset");
-    return false;
+    struct refit_error why;
+    size_t done;
+    enum refit_rank_wire_step how = refit_rank_wire_read(&link->wire, room, step, &done, &why);
+    link->in.len += done;
+    if (how == REFIT_RANK_WIRE_ENDED)
+        lose(hub, index, &why);
+    return how == REFIT_RANK_WIRE_READ;
 }
 
 static int poll_timeout_ms(struct refit_hub *hub)
@@ -220,7 +226,10 @@ static size_t fill_polls(struct refit_hub *hub, size_t count)
     hub->polls[0] = (struct pollfd){.fd = hub->wakeup, .events = POLLIN};
     hub->polls[1] = (struct pollfd){.fd = deaf ? -1 : hub->config.listener, .events = POLLIN};
     for (size_t i = 0; i < count; i++)
-        hub->polls[i + 2] = (struct pollfd){.fd = is_live(&hub->links[i]) ? hub->links[i].fd : -1, .events = POLLIN};
+        hub->polls[i + 2] = is_live(&hub->links[i])
+                                ? (struct pollfd){.fd = hub->links[i].wire.fd,
+                                                  .events = refit_rank_wire_events(&hub->links[i].wire)}
+                                : (struct pollfd){.fd = -1};
     return count + 2;
 }
 
@@ -260,7 +269,7 @@ static void release(struct refit_hub *hub)
     size_t count = atomic_load_explicit(&hub->count, memory_order_relaxed);
     for (size_t i = 0; hub->links && i < hub->link_capacity; i++) {
         if (i < count) {
-            refit_io_close(&hub->links[i].fd);
+            refit_rank_wire_close(&hub->links[i].wire);
             refit_buf_release(&hub->links[i].in);
         }
     }
@@ -280,6 +289,8 @@ enum refit_status refit_hub_start(const struct refit_hub_config *config, struct 
     struct refit_hub *hub = calloc(1, sizeof *hub);
     if (!hub) {
         refit_io_close(&listener);
+        if (config->first)
+            refit_rank_wire_close(config->first);
         return refit_fail_alloc(err, "a hub", sizeof *hub);
     }
     hub->config = *config;
@@ -294,7 +305,11 @@ enum refit_status refit_hub_start(const struct refit_hub_config *config, struct 
     hub->links = calloc(hub->link_capacity, sizeof *hub->links);
     hub->polls = calloc(hub->link_capacity + 2, sizeof *hub->polls);
     *out = hub; /* before the thread starts: the first frame may come at once, and its handler needs the hub */
-    enum refit_status status = hub->wakeup < 0 || !hub->links || !hub->polls
+    size_t number;
+    bool made = hub->wakeup >= 0 && hub->links && hub->polls;
+    if (config->first && !(made && add_link(hub, config->first, LINK_TRUSTED, &number)))
+        refit_rank_wire_close(config->first);
+    enum refit_status status = !made
                                    ? refit_fail(err, REFIT_NO_MEMORY, "no memory or no descriptor for a hub of %zu links",
                                                 config->links_max)
                                    : refit_thread_start(&hub->thread, run, hub, "the thread of a hub", err);
@@ -313,16 +328,6 @@ void refit_hub_stop(struct refit_hub *hub)
     wake(hub);
     pthread_join(hub->thread, NULL);
     release(hub);
-}
-
-enum refit_status refit_hub_add(struct refit_hub *hub, int fd, size_t *link, struct refit_error *err)
-{
-    if (!add_link(hub, fd, LINK_TRUSTED, link)) {
-        close(fd);
-        return refit_fail(err, REFIT_BUSY, "all %zu links are in use", hub->link_capacity);
-    }
-    wake(hub);
-    return REFIT_OK;
 }
 
 void refit_hub_trust(struct refit_hub *hub, size_t index)
@@ -373,12 +378,12 @@ enum refit_status refit_hub_send(struct refit_hub *hub, size_t index, const stru
     memcpy(header + FRAME_LENGTH + 1, &frame->turn, sizeof frame->turn);
     if (!take_turn(hub, link, deadline))
         return refit_fail(err, REFIT_TIMEOUT, "another message to it has not gone out");
-    enum refit_status status = refit_io_send_full(link->fd, header, sizeof header, deadline, "message to a rank", err);
+    enum refit_status status = refit_rank_wire_send(&link->wire, header, sizeof header, deadline, err);
     if (status == REFIT_OK)
-        status = refit_io_send_full(link->fd, frame->body, frame->len, deadline, "message to a rank", err);
+        status = refit_rank_wire_send(&link->wire, frame->body, frame->len, deadline, err);
     /* Half a frame went out: nothing after it would be understood. */
     if (status != REFIT_OK)
-        shutdown(link->fd, SHUT_RDWR);
+        shutdown(link->wire.fd, SHUT_RDWR);
     end_turn(hub, link);
     return status;
 }

@@ -22,6 +22,8 @@
 #define REFIT_HUB_STRANGERS 64
 
 struct refit_hub;
+struct refit_tls;
+struct refit_rank_wire;
 
 struct refit_frame {
     uint8_t type;
@@ -32,6 +34,8 @@ struct refit_frame {
 
 struct refit_hub_config {
     int listener;           /* listening socket, owned by the hub from now on; -1: none */
+    struct refit_tls *tls;  /* server's end, borrowed: connections that come in speak TLS; NULL: plain */
+    struct refit_rank_wire *first; /* link 0, trusted at once; taken, also on an error. NULL: none */
     size_t links_max;
     size_t frame_max;       /* bytes of a trusted link's frame */
     /* On the hub's thread; must not block. False: the link is dropped with *why. */
@@ -45,8 +49,6 @@ REFIT_MUST_CHECK enum refit_status refit_hub_start(const struct refit_hub_config
 /* Joins the thread, closes all links; no callback comes after. NULL is fine. */
 void refit_hub_stop(struct refit_hub *hub);
 
-/* A connected socket, owned by the hub from now on (also on an error), trusted at once. */
-REFIT_MUST_CHECK enum refit_status refit_hub_add(struct refit_hub *hub, int fd, size_t *link, struct refit_error *err);
 /* From `frame` only; nothing happens to a link that is trusted already. */
 void refit_hub_trust(struct refit_hub *hub, size_t link);
 /* Any thread; frames of different callers don't mix. REFIT_PEER: the link is lost. */

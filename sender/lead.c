@@ -298,8 +298,8 @@ static enum refit_status renew_members(struct refit_lead *lead, struct refit_dea
     if (status != REFIT_OK)
         return status;
     lead->membership_epoch = now.epoch;
-    status = refit_twins_drop(&lead->twins, &now, lead->credentials, refit_deadline_earlier(deadline, refit_deadline_in_ms(MEMBERS_MS)),
-                              err);
+    deadline = refit_deadline_earlier(deadline, refit_deadline_in_ms(MEMBERS_MS));
+    status = refit_twins_drop(&lead->twins, &now, lead->credentials, deadline, err);
     if (status == REFIT_OK)
         status = take_members(lead, &now, err);
     refit_membership_release(&now);

@@ -35,6 +35,8 @@ enum refit_message {
     REFIT_MESSAGE_BEGUN,      /* lead: outcome */
     REFIT_MESSAGE_FREE,       /* lead: no replica reads any rank's memory any more */
     REFIT_MESSAGE_REPORT,     /* lead: JSON (report.h) */
+    REFIT_MESSAGE_CHALLENGE,  /* lead: JSON, its nonce and its proof of the job's secret (trust.h) */
+    REFIT_MESSAGE_PROOF,      /* rank: JSON, its own */
     REFIT_MESSAGE_SERVE = 32, /* lead: JSON (serve.h) */
     REFIT_MESSAGE_LAYOUT,     /* lead: text of a destination layout that SERVE will name */
     REFIT_MESSAGE_STOP,       /* lead: u32 replica; what is under way ends at once */
@@ -43,6 +45,7 @@ enum refit_message {
 };
 
 struct refit_ranks;
+struct refit_trust;
 
 struct refit_ranks_handlers {
     /* On a thread of their own; must not block for long. */
@@ -52,8 +55,10 @@ struct refit_ranks_handlers {
 };
 
 /* The lead's end: listens at `address` ("host:port"; NULL: for one rank) for ranks 1.. ; `own` is a connected socket
- * of rank 0's member, owned from now on. *out is new. */
+ * of rank 0's member, owned from now on. `trust` (borrowed while it is open; NULL: none) is asked of the others. *out
+ * is new. */
 REFIT_MUST_CHECK enum refit_status refit_ranks_listen(const char *address, uint32_t ranks, int own,
+                                                      const struct refit_trust *trust,
                                                       const struct refit_ranks_handlers *handlers,
                                                       struct refit_ranks **out, struct refit_error *err);
 /* Until all are here. REFIT_TIMEOUT names the ranks that are not. */
@@ -64,6 +69,7 @@ bool refit_ranks_on_host(const struct refit_ranks *ranks, const char *boot_id);
 
 /* A member's end: dials the lead, again and again until the deadline, and greets. */
 REFIT_MUST_CHECK enum refit_status refit_ranks_join(const char *address, uint32_t rank, uint32_t ranks,
+                                                    const struct refit_trust *trust,
                                                     const struct refit_ranks_handlers *handlers,
                                                     struct refit_deadline deadline, struct refit_ranks **out,
                                                     struct refit_error *err);

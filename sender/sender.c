@@ -76,7 +76,8 @@ static enum refit_status open_lead(struct refit_sender *sender, const struct ref
         refit_io_close(&own);
         return status;
     }
-    status = refit_ranks_listen(config->ranks > 1 ? config->lead_address : NULL, config->ranks, own, &handlers,
+    status = refit_ranks_listen(config->ranks > 1 ? config->lead_address : NULL, config->ranks, own, &sender->trust,
+                                &handlers,
                                 &sender->lead_ranks, err);
     if (status == REFIT_OK)
         refit_lead_set_ranks(sender->lead, sender->lead_ranks);
@@ -103,8 +104,9 @@ static enum refit_status join(struct refit_sender *sender, const struct refit_se
 {
     struct refit_ranks_handlers member = {.message = member_message, .lost = member_lost, .context = sender};
     return config->rank == 0 ? join_own_lead(sender, config, &member, err)
-                             : refit_ranks_join(config->lead_address, config->rank, config->ranks, &member, deadline,
-                                                &sender->member, err);
+                             : refit_ranks_join(config->lead_address, config->rank, config->ranks, &sender->trust,
+                                                &member,
+                                                deadline, &sender->member, err);
 }
 
 static struct refit_deadline answer_by(struct refit_deadline deadline)
@@ -141,6 +143,18 @@ static enum refit_status open_credentials(struct refit_sender *sender, const str
     return refit_credentials_open(&credentials, &sender->credentials, err);
 }
 
+/* How the ranks know each other. */
+static enum refit_status open_trust(struct refit_sender *sender, const struct refit_sender_config *config,
+                                    struct refit_error *err)
+{
+    if (config->ranks == 1)
+        return REFIT_OK;
+    enum refit_status status = refit_trust_read_secret(&sender->trust, config->job_secret_file, err);
+    if (status == REFIT_OK)
+        status = refit_credentials_ranks_tls(sender->credentials, config->rank == 0, &sender->trust.tls, err);
+    return status;
+}
+
 enum refit_status refit_sender_open(const struct refit_sender_config *config, struct refit_sender **out,
                                     struct refit_error *err)
 {
@@ -157,6 +171,8 @@ enum refit_status refit_sender_open(const struct refit_sender_config *config, st
     status = open_credentials(sender, config, err);
     struct refit_server_config server = {.rank = config->rank, .streams = config->streams,
                                          .credentials = sender->credentials};
+    if (status == REFIT_OK)
+        status = open_trust(sender, config, err);
     if (status == REFIT_OK)
         status = refit_server_create(&server, &sender->server, err);
     if (status == REFIT_OK)
@@ -201,6 +217,8 @@ void refit_sender_close(struct refit_sender *sender)
     refit_ranks_close(sender->member);
     refit_ranks_close(sender->lead_ranks);
     refit_lead_destroy(sender->lead);
+    refit_trust_wipe(&sender->trust);
+    refit_tls_close(sender->trust.tls);
     refit_credentials_close(sender->credentials);
     drop_source(sender);
     refit_server_destroy(sender->server);

@@ -15,6 +15,7 @@
 #include "sender/report.h"
 #include "sender/serve.h"
 #include "sender/source.h"
+#include "sender/trust.h"
 
 struct refit_sender {
     uint32_t rank, ranks;
@@ -22,6 +23,7 @@ struct refit_sender {
     struct refit_server *server;
     struct refit_ranks *member;     /* this rank's end */
     struct refit_lead *lead;        /* rank 0 */
+    struct refit_trust trust; /* between ranks; its TLS is owned */
     struct refit_credentials *credentials; /* shown to replicas; by ranks other than 0 for bulk bytes only */
     struct refit_ranks *lead_ranks; /* rank 0: the lead's end */
     uint64_t turn;                  /* calls that all ranks make together, so far */

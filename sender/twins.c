@@ -70,7 +70,8 @@ static bool is_known(instance_name *instances, size_t count, const char *instanc
 }
 
 static enum refit_status find(struct refit_twins *twins, const struct refit_membership *now,
-                              struct refit_credentials *credentials, struct refit_deadline deadline, struct refit_error *err)
+                              struct refit_credentials *credentials, struct refit_deadline deadline,
+                              struct refit_error *err)
 {
     instance_name *instances = calloc(now->count + 1, sizeof *instances);
     enum refit_status status = instances ? REFIT_OK : refit_fail_alloc(err, "members", now->count * sizeof *instances);
@@ -82,7 +83,8 @@ static enum refit_status find(struct refit_twins *twins, const struct refit_memb
         if (!instances[i][0] || !is_known(instances, i, instances[i]))
             continue;
         status = note(twins, url, err);
-        refit_log_event(REFIT_LOG_INFO, "a member is another one under a second address", refit_log_text("replica", url),
+        refit_log_event(REFIT_LOG_INFO, "a member is another one under a second address", refit_log_text("replica",
+                                                                                                         url),
                         refit_log_text("instance", instances[i]));
     }
     free(instances);

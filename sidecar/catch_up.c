@@ -123,7 +123,8 @@ static void find_apart(struct refit_catch_up *self, const struct refit_siblings_
             snprintf(out, size, "%.180s, a pod of this replica, serves no version yet", mate[i]->url);
 }
 
-static void show(struct refit_catch_up *self, const struct refit_siblings_own *own, uint64_t fetching, const char *waiting)
+static void show(struct refit_catch_up *self, const struct refit_siblings_own *own, uint64_t fetching,
+                 const char *waiting)
 {
     const struct refit_siblings *siblings = &self->siblings;
     uint32_t known = 0;
@@ -302,13 +303,15 @@ static void attempt(struct refit_catch_up *self)
 /* --- the thread -------------------------------------------------------------------------------------------------- */
 
 /* The pods of a replica fetch together, or not at all. */
-static void find_obstacle_of_part(struct refit_catch_up *self, const struct refit_siblings_own *own, char *out, size_t size)
+static void find_obstacle_of_part(struct refit_catch_up *self, const struct refit_siblings_own *own, char *out,
+                                  size_t size)
 {
     struct refit_sibling *mate[REFIT_MATES_MAX];
     size_t count;
     uint32_t lacking;
     if (!refit_siblings_know_replica(&self->siblings, own)) {
-        snprintf(out, size, "this is a part of a replica, and its other pods are not known: give all of them one --replica");
+        snprintf(out, size,
+                 "this is a part of a replica, and its other pods are not known: give all of them one --replica");
         return;
     }
     if (own->first_rank != 0) {

@@ -204,7 +204,8 @@ static void end_serving(const struct refit_fetch *fetch, struct refit_fetch_targ
 }
 
 /* All pods of it, or none. */
-static enum refit_status ask_replica(const struct refit_fetch *fetch, struct try *try, struct refit_fetch_target *target,
+static enum refit_status ask_replica(const struct refit_fetch *fetch, struct try *try,
+                                     struct refit_fetch_target *target,
                                      struct refit_sibling *head, struct refit_error *err)
 {
     struct refit_sibling *pods[REFIT_MATES_MAX];
@@ -234,7 +235,8 @@ static enum refit_status find_sources(struct refit_fetch *fetch, struct try *try
                                       struct refit_error *err)
 {
     enum refit_status status = REFIT_OK;
-    while (target->asked < try->candidates && target->replicas < REFIT_FETCH_REPLICAS_MAX && fetch->go_on(fetch->context)) {
+    while (target->asked < try->candidates && target->replicas < REFIT_FETCH_REPLICAS_MAX &&
+           fetch->go_on(fetch->context)) {
         struct refit_sibling *head = try->candidate[target->asked++];
         if (target->replicas > 0 && is_near(fetch, target->serve[0].by) && !is_near(fetch, head))
             break;
@@ -243,7 +245,8 @@ static enum refit_status find_sources(struct refit_fetch *fetch, struct try *try
             target->replicas++;
             continue;
         }
-        refit_log_event(REFIT_LOG_INFO, "sibling does not serve what is missing here", refit_log_text("refit", target->id),
+        refit_log_event(REFIT_LOG_INFO, "sibling does not serve what is missing here", refit_log_text("refit",
+                                                                                                      target->id),
                         refit_log_u64("version", fetch->version.version), refit_log_text("sibling", head->url),
                         REFIT_LOG_CAUSE(err));
     }
@@ -373,7 +376,8 @@ static enum refit_status prove(struct refit_fetch *fetch, struct try *try, struc
         status = refit_model_digest(try->own, sum, "exact", model, err);
     refit_tally_destroy(sum);
     if (status == REFIT_OK && strcmp(model, fetch->version.digest) != 0)
-        status = refit_fail(err, REFIT_CORRUPT, "version %" PRIu64 ": what the pods of this replica have adds up to digest %s, "
+        status = refit_fail(err, REFIT_CORRUPT,
+                            "version %" PRIu64 ": what the pods of this replica have adds up to digest %s, "
                             "the siblings' is %s", fetch->version.version, model, fetch->version.digest);
     return status;
 }
@@ -436,7 +440,8 @@ static enum refit_status run(struct refit_fetch *fetch, struct try *try, struct 
 {
     enum refit_status status = begin_all(fetch, try, err);
     if (status == REFIT_OK)
-        status = spans(fetch) ? switch_together(fetch, try, err) : await(fetch, try, 0, 1, REFIT_CONTROL_COMMITTED, err);
+        status = spans(fetch) ? switch_together(fetch, try, err) : await(fetch, try, 0, 1, REFIT_CONTROL_COMMITTED,
+                                                                         err);
     for (size_t i = 0; i < try->targets; i++) {
         blame(&try->target[i], status);
         end_serving(fetch, &try->target[i], 0);
@@ -459,7 +464,8 @@ enum refit_status refit_fetch_run(struct refit_fetch *fetch, struct refit_error 
 {
     struct try try = {.mates = 0};
     try.own = refit_bank_layout(refit_receiver_bank(fetch->receiver));
-    try.candidates = refit_siblings_sources(fetch->siblings, &fetch->version, fetch->domain, try.candidate, CANDIDATES_MAX);
+    try.candidates = refit_siblings_sources(fetch->siblings, &fetch->version, fetch->domain, try.candidate,
+                                            CANDIDATES_MAX);
     enum refit_status status = set_up(fetch, &try, err);
     if (status == REFIT_OK) {
         try.order = (struct refit_fetch_order){.version = fetch->version, .source = try.source,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One try to fetch a version from siblings: a refit of this replica's own, and siblings that are asked to serve it. Of a
- * replica that spans pods, one refit at each pod that lacks the version, led by the pod with rank 0: when all are staged and
- * their digests add up to the version's, the others commit, and the pod with rank 0 last.
+ * One try to fetch a version from siblings: a refit of this replica's own, and siblings that are asked to serve it. Of
+ * a replica that spans pods, one refit at each pod that lacks the version, led by the pod with rank 0: when all are
+ * staged and their digests add up to the version's, the others commit, and the pod with rank 0 last.
  */
 #ifndef REFIT_SIDECAR_FETCH_H
 #define REFIT_SIDECAR_FETCH_H

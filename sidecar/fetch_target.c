@@ -13,7 +13,8 @@
 #define OURS "catch-up-"   /* what begins the name of every try */
 
 /* Phases are looked at as the API names them, wherever they are. */
-_Static_assert((int)REFIT_PHASE_TRANSFER == (int)REFIT_CONTROL_TRANSFER && (int)REFIT_PHASE_STAGED == (int)REFIT_CONTROL_STAGED &&
+_Static_assert((int)REFIT_PHASE_TRANSFER == (int)REFIT_CONTROL_TRANSFER &&
+               (int)REFIT_PHASE_STAGED == (int)REFIT_CONTROL_STAGED &&
                    (int)REFIT_PHASE_COMMITTED == (int)REFIT_CONTROL_COMMITTED &&
                    (int)REFIT_PHASE_ABORTED == (int)REFIT_CONTROL_ABORTED, "one order of phases");
 
@@ -32,9 +33,11 @@ void refit_fetch_target_release(struct refit_fetch_target *target)
 
 static json_t *fleet_json(const struct refit_fetch_target *target, const struct refit_fetch_order *order)
 {
-    return json_pack("{s:s, s:s, s:i, s:I, s:[{s:s, s:s}]}", "id", target->publish_id, "token", target->token, "self", 0,
+    return json_pack("{s:s, s:s, s:i, s:I, s:[{s:s, s:s}]}", "id", target->publish_id, "token", target->token, "self",
+                     0,
                      "sources", (json_int_t)order->holders, "members", "name",
-                     target->pod ? target->pod->url : "this replica", "domain", *order->domain ? order->domain : "unknown");
+                     target->pod ? target->pod->url : "this replica", "domain",
+                     *order->domain ? order->domain : "unknown");
 }
 
 /* A pod's bytes are proved with those of the others. */
@@ -47,7 +50,8 @@ static enum refit_status begin_here(struct refit_fetch_target *target, const str
                                     const char *resume, struct refit_error *err)
 {
     struct refit_ticket ticket = {.card = NULL};
-    struct refit_request request = {.version = order->version.version, .kv = "flush", .transport = "tcp", .catch_up = true,
+    struct refit_request request = {.version = order->version.version, .kv = "flush", .transport = "tcp",
+                                    .catch_up = true,
                                     .commit = is_alone(target) ? REFIT_COMMIT_AUTO : REFIT_COMMIT_BARRIER};
     size_t len;
     const char *digest = refit_layout_digest(order->source), *text = refit_layout_text(order->source, &len);
@@ -80,8 +84,9 @@ static json_t *request_json(const struct refit_fetch_target *target, const struc
 {
     json_t *json = json_pack("{s:o, s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:b, s:{s:I, s:I}, s:o}", "version",
                              refit_json_u64(order->version.version), "label", order->version.label, "publish_id",
-                             target->publish_id, "source", refit_layout_digest(order->source), "transport", "tcp", "commit",
-                             "barrier", "kv", "flush", "deadline_ms", (json_int_t)refit_deadline_left_ms(order->deadline),
+                             target->publish_id, "source", refit_layout_digest(order->source), "transport", "tcp",
+                             "commit", "barrier", "kv", "flush", "deadline_ms",
+                             (json_int_t)refit_deadline_left_ms(order->deadline),
                              "catch_up", 1, "ranks", "first", (json_int_t)target->first_rank, "count",
                              (json_int_t)target->rank_count, "fleet", fleet_json(target, order));
     if (json && *resume)
@@ -135,7 +140,8 @@ enum refit_status refit_fetch_target_begin(struct refit_fetch_target *target, co
     enum refit_status status = target->pod ? begin_there(target, order, resume, err)
                                            : begin_here(target, order, resume, err);
     if (status == REFIT_OK)
-        refit_audit("--siblings", "begin", refit_log_text("refit", target->id), refit_log_u64("version", order->version.version),
+        refit_audit("--siblings", "begin", refit_log_text("refit", target->id), refit_log_u64("version",
+                                                                                              order->version.version),
                     refit_log_text("label", order->version.label), refit_log_text("digest", order->version.digest),
                     refit_log_text("at", refit_fetch_target_name(target)));
     return status;
@@ -186,7 +192,8 @@ bool refit_fetch_target_is_replaced(struct refit_fetch_target *target)
     if (!target->pod)
         return refit_receiver_session(target->receiver, NULL, &latest, NULL) == REFIT_OK &&
                strcmp(latest.id, target->id) != 0;
-    return refit_control_state(&target->control, NULL, -1, 0, refit_deadline_in_ms(REFIT_FETCH_CALL_MS), &there, &ignored) ==
+    return refit_control_state(&target->control, NULL, -1, 0, refit_deadline_in_ms(REFIT_FETCH_CALL_MS), &there,
+                               &ignored) ==
                REFIT_OK && strcmp(there.id, target->id) != 0;
 }
 
@@ -199,7 +206,8 @@ enum refit_status refit_fetch_target_commit(struct refit_fetch_target *target, u
         return refit_control_commit(&target->control, target->id, version, target->digest, model,
                                     refit_deadline_in_ms(REFIT_FETCH_CALL_MS), err);
     enum refit_status status = refit_receiver_attest(target->receiver, version, target->digest, model, err);
-    return status == REFIT_OK ? refit_receiver_commit(target->receiver, target->id, version, target->digest, err) : status;
+    return status == REFIT_OK ? refit_receiver_commit(target->receiver, target->id, version, target->digest,
+                                                      err) : status;
 }
 
 void refit_fetch_target_abort(struct refit_fetch_target *target, const char *why)
@@ -209,7 +217,8 @@ void refit_fetch_target_abort(struct refit_fetch_target *target, const char *why
         return;
     /* It may have ended by itself; else its deadline ends it. */
     if (target->pod)
-        (void)!refit_control_abort(&target->control, target->id, why, refit_deadline_in_ms(REFIT_FETCH_CALL_MS), &ignored);
+        (void)!refit_control_abort(&target->control, target->id, why, refit_deadline_in_ms(REFIT_FETCH_CALL_MS),
+                                   &ignored);
     else
         (void)!refit_receiver_abort(target->receiver, target->id, why, &ignored);
 }
@@ -220,6 +229,7 @@ void refit_fetch_target_take_back(struct refit_fetch_target *target)
     if (!target->pod || target->phase != REFIT_CONTROL_COMMITTED || target->before == 0)
         return;
     if (refit_control_take_back(&target->control, target->before, refit_deadline_in_ms(TAKE_BACK_MS), &err) != REFIT_OK)
-        refit_log_event(REFIT_LOG_WARN, "a pod of this replica was not taken back", refit_log_text("pod", target->pod->url),
+        refit_log_event(REFIT_LOG_WARN, "a pod of this replica was not taken back", refit_log_text("pod",
+                                                                                                   target->pod->url),
                         refit_log_u64("version", target->before), REFIT_LOG_CAUSE(&err));
 }

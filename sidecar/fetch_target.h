@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where a version that is fetched lands: this refitd, or another pod of its replica, whose control API is told the same. Its
- * refit is of nobody's epoch, so any lead's publish takes its place.
+ * Where a version that is fetched lands: this refitd, or another pod of its replica, whose control API is told the
+ * same. Its refit is of nobody's epoch, so any lead's publish takes its place.
  */
 #ifndef REFIT_SIDECAR_FETCH_TARGET_H
 #define REFIT_SIDECAR_FETCH_TARGET_H
@@ -48,8 +48,8 @@ struct refit_fetch_target {
     struct refit_error error;
 };
 
-/* `resume`: a try that broke off there, whose bytes are kept; empty: none. Alone, it commits by itself, and must then be what
- * the version's digest says; with others it waits. */
+/* `resume`: a try that broke off there, whose bytes are kept; empty: none. Alone, it commits by itself, and must then
+ * be what the version's digest says; with others it waits. */
 REFIT_MUST_CHECK enum refit_status refit_fetch_target_begin(struct refit_fetch_target *target,
                                                             const struct refit_fetch_order *order, const char *resume,
                                                             struct refit_error *err);

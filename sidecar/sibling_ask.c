@@ -7,7 +7,8 @@
 #include "base/log.h"
 #include "sidecar/fetch_target.h"
 
-/* The ranks of a layout that is not ours are those of the document, which is fetched once per process that serves it. */
+/* The ranks of a layout that is not ours are those of the document, which is fetched once per process that serves
+ * it. */
 static enum refit_status count_ranks(struct refit_receiver *receiver, struct refit_control *control, const char *digest,
                                      uint32_t *out, struct refit_error *err)
 {

@@ -284,7 +284,8 @@ static struct refit_sibling *find_mate(const struct refit_siblings *siblings, ui
     return NULL;
 }
 
-bool refit_siblings_mates(struct refit_siblings *siblings, const struct refit_siblings_own *own, struct refit_sibling **out,
+bool refit_siblings_mates(struct refit_siblings *siblings, const struct refit_siblings_own *own,
+                          struct refit_sibling **out,
                           size_t *count, uint32_t *lacking)
 {
     *count = 0;
@@ -338,8 +339,8 @@ static bool is_disputed(const struct refit_siblings *siblings, const struct refi
     return false;
 }
 
-/* What a pod of this replica has staged or was taken back from is of a try that broke off; the pod with rank 0 knows what
- * the replica went back from. */
+/* What a pod of this replica has staged or was taken back from is of a try that broke off; the pod with rank 0 knows
+ * what the replica went back from. */
 static bool is_withheld(const struct refit_siblings *siblings, const struct refit_siblings_own *own, uint64_t version,
                         int64_t now_ns)
 {

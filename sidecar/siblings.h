@@ -3,15 +3,15 @@
  * What this replica knows of its siblings: who they are, what they serve, and what follows from it. No I/O: answers go in, a
  * choice comes out.
  *
- * A sibling is a whole replica, or a pod of one that spans several: those of one name, or of one member of the list. Such a
- * replica serves a version when pods with all of its ranks do and each knows the same digest of the whole model.
+ * A sibling is a whole replica, or a pod of one that spans several: those of one name, or of one member of the list.
+ * Such a replica serves a version when pods with all of its ranks do and each knows the same digest of the whole model.
  *
  * The version to fetch is the highest that a whole replica serves, but
  *   - not one that a sibling has staged and does not serve yet: its publish is under way, and may fail;
  *   - not one that a sibling, or this replica itself, has gone back from;
  *   - not one that siblings serve with different digests: nobody can say which of them is right.
- * Then the next lower one is looked at, as long as it is newer than what is served here; of a replica that spans pods: than
- * what any of them serves, or the same where some lack it.
+ * Then the next lower one is looked at, as long as it is newer than what is served here; of a replica that spans pods:
+ * than what any of them serves, or the same where some lack it.
  */
 #ifndef REFIT_SIDECAR_SIBLINGS_H
 #define REFIT_SIDECAR_SIBLINGS_H
@@ -36,7 +36,7 @@ struct refit_sibling {
     /* as it said last */
     int64_t heard_ns;   /* 0: not heard yet, or silent since */
     struct refit_control_version active;
-    char model[REFIT_SHA256_HEX_MAX]; /* what the active version is with the other pods of its replica; empty: not known */
+    char model[REFIT_SHA256_HEX_MAX]; /* digest of the active version of all its replica; empty: not known */
     uint64_t holds;     /* the active version, or while its engines hand slots back the one before the restart */
     char layout[REFIT_SHA256_HEX_MAX];
     uint64_t staged;    /* 0: none */
@@ -91,19 +91,21 @@ struct refit_siblings_choice {
 void refit_siblings_choose(struct refit_siblings *siblings, const struct refit_siblings_own *own, int64_t now_ns,
                            struct refit_siblings_choice *out);
 
-/* After a choice: the other pods of this replica by rank, at most REFIT_MATES_MAX. False: nobody is known to have *lacking,
- * a rank. */
-bool refit_siblings_mates(struct refit_siblings *siblings, const struct refit_siblings_own *own, struct refit_sibling **out,
+/* After a choice: the other pods of this replica by rank, at most REFIT_MATES_MAX. False: nobody is known to have
+ * *lacking, a rank. */
+bool refit_siblings_mates(struct refit_siblings *siblings, const struct refit_siblings_own *own,
+                          struct refit_sibling **out,
                           size_t *count, uint32_t *lacking);
-/* Whether pods of this replica can find each other at all: it has a name, or the list names it as one that spans pods. */
+/* Whether pods of this replica can find each other at all: it has a name, or the list names it as one that spans
+ * pods. */
 bool refit_siblings_know_replica(const struct refit_siblings *siblings, const struct refit_siblings_own *own);
 
-/* After a choice: the pods of the replica that `head` is the first of, by rank; a whole one is its own. Returns how many, at
- * most REFIT_MATES_MAX; 0: not all are there any more. */
+/* After a choice: the pods of the replica that `head` is the first of, by rank; a whole one is its own. Returns how
+ * many, at most REFIT_MATES_MAX; 0: not all are there any more. */
 size_t refit_siblings_pods(struct refit_siblings *siblings, struct refit_sibling *head, struct refit_sibling **out);
 
-/* Who serves it: the first pods of replicas of one layout, the same domain first, then by place. Returns how many, at most
- * `max`. */
+/* Who serves it: the first pods of replicas of one layout, the same domain first, then by place. Returns how many, at
+ * most `max`. */
 size_t refit_siblings_sources(struct refit_siblings *siblings, const struct refit_control_version *version,
                               const char *domain, struct refit_sibling **out, size_t max);
 

@@ -20,7 +20,8 @@ void refit_handle_weights(const struct refit_call *call, struct refit_reply *rep
     refit_reply_json(reply, 200, body);
 }
 
-static json_t *digests_json(const struct refit_receiver_snapshot *now, uint64_t version, const struct refit_layout *layout,
+static json_t *digests_json(const struct refit_receiver_snapshot *now, uint64_t version,
+                            const struct refit_layout *layout,
                             const struct refit_tally *tally)
 {
     char *text = refit_tally_hex(tally);

@@ -190,6 +190,8 @@ static bool settle(SSL_CTX *context, const struct refit_tls_config *config)
 
 static bool demand_peer(SSL_CTX *context, const struct refit_tls_config *config)
 {
+    if (config->any_purpose && X509_VERIFY_PARAM_set_purpose(SSL_CTX_get0_param(context), X509_PURPOSE_ANY) != 1)
+        return false;
     if (config->end == REFIT_TLS_SERVER) {
         if (config->ca[0])
             SSL_CTX_set_verify(context, SSL_VERIFY_PEER | (config->client_optional ? 0 : SSL_VERIFY_FAIL_IF_NO_PEER_CERT),

@@ -34,6 +34,7 @@ struct refit_tls_config {
     const char *cert, *key; /* PEM files: the chain, leaf first, and its key without a pass phrase; NULL or "": none */
     const char *ca;         /* PEM file; server: who signs clients; client: who signs servers, "": the system's store */
     bool client_optional;   /* server with a CA: a client without a certificate is let in, unnamed */
+    bool any_purpose;       /* ends are alike: a certificate for clients will do for a server, too */
     uint64_t records_per_key; /* of a stream; 0: 2^23 */
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Did all get the same? Between what ranks sent and what landed, between replicas, and between the pods of a replica and
- * replicas that are whole.
+ * Did all get the same? Between what ranks sent and what landed, between replicas, and between the pods of a replica
+ * and replicas that are whole.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -54,12 +54,14 @@ static int setup(void **state)
 {
     (void)state;
     err = (struct refit_error){0};
-    lead = (struct refit_lead){.rank_count = 1, .replicas = all, .replica_count = REPLICAS, .units = units, .unit_count = 2};
+    lead = (struct refit_lead){.rank_count = 1, .replicas = all, .replica_count = REPLICAS, .units = units,
+                               .unit_count = 2};
     units[0] = (struct refit_unit){.pods = all, .pod_count = 2};
     units[1] = (struct refit_unit){.number = 1, .pods = all + 2, .pod_count = 1};
     class = (struct refit_class){.count = 2};
     for (int i = 0; i < REPLICAS; i++) {
-        replicas[i] = (struct refit_replica){.lead = &lead, .unit = &units[i / 2], .first_rank = i == 1, .rank_count = 1};
+        replicas[i] = (struct refit_replica){.lead = &lead, .unit = &units[i / 2], .first_rank = i == 1,
+                                             .rank_count = 1};
         replicas[i].layout = parse(i == 2 ? one_rank : two_ranks);
         snprintf(replicas[i].report.url, sizeof replicas[i].report.url, "http://replica-%d", i);
         all[i] = &replicas[i];
@@ -126,7 +128,8 @@ static void other_bytes_than_were_sent_are_found_out(void **state)
     assert_non_null(strstr(err.text, "what the ranks sent to its class"));
 }
 
-/* One batch was sent twice, since the member whose turn it was failed, and another not at all: as many bytes, another sum. */
+/* One batch was sent twice, since the member whose turn it was failed, and another not at all: as many bytes, another
+ * sum. */
 static void what_was_sent_twice_says_nothing_of_what_landed(void **state)
 {
     (void)state;
@@ -151,7 +154,8 @@ static void pods_add_up_to_what_a_whole_replica_has(void **state)
     replicas[2].share = refit_tally_create(2); /* its tensors are in another order */
     refit_tally_add(replicas[2].share, 0, (struct refit_digest){{7, 21}});
     refit_tally_add(replicas[2].share, 1, (struct refit_digest){{100, 500}});
-    assert_int_equal(refit_model_digest(replicas[2].layout, replicas[2].share, "exact", replicas[2].digest, &err), REFIT_OK);
+    assert_int_equal(refit_model_digest(replicas[2].layout, replicas[2].share, "exact", replicas[2].digest, &err),
+                     REFIT_OK);
     assert_int_equal(refit_agree_pods(&units[0], &err), REFIT_OK);
     assert_string_equal(units[0].model, replicas[2].digest);
     assert_int_equal(refit_agree_all(&lead, &err), REFIT_OK);

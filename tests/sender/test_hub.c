@@ -17,6 +17,7 @@
 
 #include "base/io.h"
 #include "sender/hub.h"
+#include "sender/rank_wire.h"
 #include "tests/support/receive.h"
 
 #define LONG_MS 30000
@@ -40,14 +41,15 @@ static void ignore_loss(void *context, size_t of, const struct refit_error *why)
 static int setup(void **state)
 {
     int pair[2];
-    struct refit_hub_config config = {.listener = -1, .links_max = 1, .frame_max = 2 * LARGE, .frame = ignore_frame,
-                                      .lost = ignore_loss};
+    struct refit_rank_wire wire;
+    struct refit_hub_config config = {.listener = -1, .first = &wire, .links_max = 1, .frame_max = 2 * LARGE,
+                                      .frame = ignore_frame, .lost = ignore_loss};
     large = calloc(1, LARGE);
     taken = malloc(LARGE);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
     peer = pair[1];
+    assert_int_equal(refit_rank_wire_open(&wire, pair[0], NULL, NULL), REFIT_OK);
     assert_int_equal(refit_hub_start(&config, &hub, NULL), REFIT_OK);
-    assert_int_equal(refit_hub_add(hub, pair[0], &link_number, NULL), REFIT_OK);
     return 0;
 }
 

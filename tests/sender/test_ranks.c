@@ -9,12 +9,15 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "sender/ranks.h"
+#include "sender/trust.h"
+#include "tests/tls/pki.h"
 
 #define LONG_MS 20000
 #define SHORT_MS 300
@@ -23,6 +26,8 @@ static struct refit_ranks *lead, *own;
 static char address[64];
 static uint16_t port;
 static struct refit_error err;
+static struct refit_trust secret, other_secret, over_tls, as_client;
+static const struct refit_trust *trust, *own_trust; /* the lead's, and the ranks' */
 static int gate[2] = {-1, -1}; /* when open: a rank dials once its writing end is closed */
 
 static void ignore_message(void *context, uint32_t rank, enum refit_message type, const void *body, size_t len)
@@ -53,7 +58,7 @@ static void open_lead(uint32_t ranks)
 {
     int pair[2];
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
-    assert_int_equal(refit_ranks_listen(address, ranks, pair[0], &handlers, &lead, &err), REFIT_OK);
+    assert_int_equal(refit_ranks_listen(address, ranks, pair[0], trust, &handlers, &lead, &err), REFIT_OK);
     assert_int_equal(refit_ranks_join_over(pair[1], 0, ranks, &handlers, &own, &err), REFIT_OK);
 }
 
@@ -68,6 +73,7 @@ static int close_lead(void **state)
     refit_ranks_close(own);
     refit_ranks_close(lead);
     own = lead = NULL;
+    trust = own_trust = NULL;
     return 0;
 }
 
@@ -86,8 +92,8 @@ static pid_t start_rank(uint32_t rank, uint32_t ranks, const char *say, bool sta
     close(gate[1]);
     if (gate[0] >= 0 && read(gate[0], &byte, 1) != 0)
         _exit(6);
-    if (refit_ranks_join(address, rank, ranks, &handlers, deadline, &member, &why) != REFIT_OK)
-        _exit(1);
+    if (refit_ranks_join(address, rank, ranks, own_trust, &handlers, deadline, &member, &why) != REFIT_OK)
+        _exit(80 + (int)why.status);
     if (say && refit_outcome_send(member, 0, REFIT_MESSAGE_REGISTER, &ok, say, strlen(say), deadline, &why) != REFIT_OK)
         _exit(2);
     if (refit_ranks_take(member, REFIT_MESSAGE_WELCOME, deadline, &body, &why) != REFIT_OK)
@@ -245,15 +251,206 @@ static void garbage_on_the_port_hurts_nobody(void **state)
     assert_int_equal(exit_of(one), 0);
     close(silent);
     close(gate[0]);
+    gate[0] = gate[1] = -1;
+}
+
+/* ---- who they are ---- */
+
+static void set_secret(struct refit_trust *out, const char *text)
+{
+    assert_int_equal(setenv("REFIT_JOB_SECRET", text, 1), 0);
+    assert_int_equal(refit_trust_read_secret(out, NULL, &err), REFIT_OK);
+    assert_int_equal(unsetenv("REFIT_JOB_SECRET"), 0);
+}
+
+static void ranks_with_the_same_secret_meet(void **state)
+{
+    trust = own_trust = &secret;
+    pid_t one = start_rank(1, 3, NULL, false), two = start_rank(2, 3, NULL, false);
+    open_lead(3);
+    assert_int_equal(refit_ranks_wait_all(lead, refit_deadline_in_ms(LONG_MS), &err), REFIT_OK);
+    welcome();
+    assert_int_equal(exit_of(one), 0);
+    assert_int_equal(exit_of(two), 0);
+}
+
+/* What a lead and a rank have; how the rank's process ends. */
+static void refuses(const struct refit_trust *of_lead, const struct refit_trust *of_rank, int code)
+{
+    trust = of_lead;
+    own_trust = of_rank;
+    pid_t wrong = start_rank(1, 2, NULL, false);
+    open_lead(2);
+    assert_int_equal(exit_of(wrong), code);
+    assert_int_equal(refit_ranks_wait_all(lead, refit_deadline_in_ms(0), &err), REFIT_TIMEOUT);
+}
+
+static void a_rank_with_another_secret_finds_out_that_the_lead_is_not_its_own(void **state)
+{
+    refuses(&secret, &other_secret, 80 + REFIT_INVALID);
+}
+
+static void a_rank_without_the_secret_is_refused(void **state)
+{
+    refuses(&secret, NULL, 40 + REFIT_INVALID);
+}
+
+static void a_lead_without_the_secret_is_refused(void **state)
+{
+    refuses(NULL, &secret, 80 + REFIT_INVALID);
+}
+
+static void send_frame(int fd, uint8_t type, const char *text)
+{
+    uint8_t frame[1024];
+    uint32_t len = (uint32_t)strlen(text) + 9;
+    memcpy(frame, &len, 4);
+    frame[4] = type;
+    memset(frame + 5, 0, 8);
+    memcpy(frame + 13, text, strlen(text));
+    assert_int_equal(send(fd, frame, len + 4, MSG_NOSIGNAL), len + 4);
+}
+
+/* The type of the next frame; 0: the connection ended. */
+static int take_frame(int fd)
+{
+    uint8_t frame[4096];
+    uint32_t len;
+    if (recv(fd, frame, 5, MSG_WAITALL) != 5)
+        return 0;
+    memcpy(&len, frame, 4);
+    assert_in_range(len, 9, sizeof frame);
+    return recv(fd, frame + 5, len - 1, MSG_WAITALL) == (ssize_t)len - 1 ? frame[4] : 0;
+}
+
+/* Who has heard a greeting, or made a proof up, or proves what was not asked, is nobody. */
+static void a_proof_that_does_not_hold_is_refused(void **state)
+{
+    static const char hello[] = "{\"format\":\"refit-ranks/1\",\"rank\":1,\"ranks\":2,\"nonce\":"
+                                "\"00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff\"}";
+    static const char proof[] = "{\"proof\":\"00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff\"}";
+    const struct {
+        const char *first, *second;
+    } tries[] = {{hello, proof}, {hello, "{}"}, {hello, "not JSON"}, {NULL, proof}, {hello, NULL}};
+    trust = &secret;
+    open_lead(2);
+    for (size_t i = 0; i < sizeof tries / sizeof tries[0]; i++) {
+        int fd = connect_stranger(), type;
+        if (tries[i].first)
+            send_frame(fd, REFIT_MESSAGE_HELLO, tries[i].first);
+        if (tries[i].first)
+            assert_int_equal(take_frame(fd), REFIT_MESSAGE_CHALLENGE);
+        send_frame(fd, tries[i].second ? REFIT_MESSAGE_PROOF : REFIT_MESSAGE_REGISTER,
+                   tries[i].second ? tries[i].second : "x");
+        while ((type = take_frame(fd)) != 0)
+            assert_int_equal(type, REFIT_MESSAGE_WELCOME); /* with the reason */
+        close(fd);
+    }
+    assert_int_equal(refit_ranks_wait_all(lead, refit_deadline_in_ms(0), &err), REFIT_TIMEOUT);
+    assert_non_null(strstr(err.text, "1"));
+}
+
+static void ranks_with_certificates_meet_over_tls(void **state)
+{
+    static char large[3 << 20];
+    struct refit_buf bodies[2];
+    const void *text;
+    size_t len;
+    memset(large, 'x', sizeof large - 1);
+    trust = &over_tls;
+    own_trust = &as_client;
+    pid_t one = start_rank(1, 2, large, true);
+    open_lead(2);
+    assert_int_equal(refit_ranks_wait_all(lead, refit_deadline_in_ms(LONG_MS), &err), REFIT_OK);
+    struct refit_error ok = {0};
+    assert_int_equal(refit_outcome_send(own, 0, REFIT_MESSAGE_REGISTER, &ok, "own", 3, refit_deadline_in_ms(LONG_MS),
+                                        &err),
+                     REFIT_OK);
+    welcome();
+    assert_int_equal(refit_ranks_take(lead, REFIT_MESSAGE_REGISTER, refit_deadline_in_ms(LONG_MS), bodies, &err),
+                     REFIT_OK);
+    assert_int_equal(refit_outcome_read(&bodies[1], &text, &len, &err), REFIT_OK);
+    assert_int_equal(len, sizeof large - 1);
+    assert_memory_equal(text, large, len);
+    refit_buf_release(&bodies[0]);
+    refit_buf_release(&bodies[1]);
+    close_lead(NULL);
+    assert_int_equal(exit_of(one), 0);
+}
+
+static void plain_ranks_are_not_let_in_where_tls_is_spoken(void **state)
+{
+    refuses(&over_tls, NULL, 3); /* the connection ends, and no welcome comes */
+}
+
+static void a_rank_that_speaks_tls_does_not_fall_back(void **state)
+{
+    own_trust = &as_client;
+    pid_t one = start_rank(1, 2, NULL, false);
+    open_lead(2);
+    int code = exit_of(one);
+    assert_in_range(code, 81, 99);
+    assert_int_equal(refit_ranks_wait_all(lead, refit_deadline_in_ms(0), &err), REFIT_TIMEOUT);
+}
+
+static void a_secret_must_be_long_enough_and_may_lie_in_a_file(void **state)
+{
+    char path[] = "/tmp/refit-secret.XXXXXX";
+    struct refit_trust read = {.secret_len = 0};
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, "short\n", 6), 6);
+    assert_int_equal(refit_trust_read_secret(&read, path, &err), REFIT_INVALID);
+    assert_null(strstr(err.text, "short\n"));
+    assert_int_equal(pwrite(fd, "0123456789abcdef\n", 17, 0), 17);
+    close(fd);
+    assert_int_equal(refit_trust_read_secret(&read, path, &err), REFIT_OK);
+    assert_int_equal(read.secret_len, 16);
+    unlink(path);
+    assert_int_equal(refit_trust_read_secret(&read, path, &err), REFIT_NOT_FOUND);
+    read.secret_len = 0;
+    assert_int_equal(refit_trust_read_secret(&read, "", &err), REFIT_OK);
+    assert_int_equal(read.secret_len, 0);
+}
+
+static char directory[64];
+
+static int open_trusts(void **state)
+{
+    char cert[96], key[96], ca[96];
+    const struct pki_leaf leaf = {.name = "job", .ca = "ca"};
+    snprintf(directory, sizeof directory, "/tmp/refit-ranks.XXXXXX");
+    if (!mkdtemp(directory) || !pki_make_ca(directory, "ca") || !pki_make_leaf(directory, &leaf))
+        return -1;
+    snprintf(cert, sizeof cert, "%s/job.pem", directory);
+    snprintf(key, sizeof key, "%s/job.key", directory);
+    snprintf(ca, sizeof ca, "%s/ca.pem", directory);
+    struct refit_tls_config config = {.end = REFIT_TLS_SERVER, .use = REFIT_TLS_DATA, .cert = cert, .key = key,
+                                      .ca = ca,
+                                      .any_purpose = true};
+    set_secret(&secret, "0123456789abcdef0123456789abcdef");
+    set_secret(&other_secret, "0123456789abcdef0123456789abcdeX");
+    enum refit_status status = refit_tls_open(&config, &over_tls.tls, &err);
+    config.end = REFIT_TLS_CLIENT;
+    return status == REFIT_OK && refit_tls_open(&config, &as_client.tls, &err) == REFIT_OK ? 0 : -1;
+}
+
+static int close_trusts(void **state)
+{
+    char command[96];
+    refit_tls_close(over_tls.tls);
+    refit_tls_close(as_client.tls);
+    snprintf(command, sizeof command, "rm -rf %s", directory);
+    return system(command);
 }
 
 static void bad_addresses_are_named(void **state)
 {
     struct refit_ranks *out = NULL;
     struct refit_deadline soon = refit_deadline_in_ms(SHORT_MS);
-    assert_int_equal(refit_ranks_join("nowhere", 1, 2, &handlers, soon, &out, &err), REFIT_INVALID);
+    assert_int_equal(refit_ranks_join("nowhere", 1, 2, NULL, &handlers, soon, &out, &err), REFIT_INVALID);
     assert_non_null(strstr(err.text, "nowhere"));
-    assert_int_equal(refit_ranks_join("127.0.0.1:1", 1, 2, &handlers, soon, &out, &err), REFIT_TIMEOUT);
+    assert_int_equal(refit_ranks_join("127.0.0.1:1", 1, 2, NULL, &handlers, soon, &out, &err), REFIT_TIMEOUT);
     assert_non_null(strstr(err.text, "127.0.0.1:1"));
 }
 
@@ -267,7 +464,17 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_second_rank_of_the_same_number_is_refused, choose, close_lead),
         cmocka_unit_test_setup_teardown(garbage_on_the_port_hurts_nobody, choose, close_lead),
         cmocka_unit_test_setup_teardown(what_a_turn_that_timed_out_left_behind_answers_no_later_one, choose, close_lead),
+        cmocka_unit_test_setup_teardown(ranks_with_the_same_secret_meet, choose, close_lead),
+        cmocka_unit_test_setup_teardown(a_rank_with_another_secret_finds_out_that_the_lead_is_not_its_own, choose,
+                                        close_lead),
+        cmocka_unit_test_setup_teardown(a_rank_without_the_secret_is_refused, choose, close_lead),
+        cmocka_unit_test_setup_teardown(a_lead_without_the_secret_is_refused, choose, close_lead),
+        cmocka_unit_test_setup_teardown(a_proof_that_does_not_hold_is_refused, choose, close_lead),
+        cmocka_unit_test_setup_teardown(ranks_with_certificates_meet_over_tls, choose, close_lead),
+        cmocka_unit_test_setup_teardown(plain_ranks_are_not_let_in_where_tls_is_spoken, choose, close_lead),
+        cmocka_unit_test_setup_teardown(a_rank_that_speaks_tls_does_not_fall_back, choose, close_lead),
+        cmocka_unit_test(a_secret_must_be_long_enough_and_may_lie_in_a_file),
         cmocka_unit_test(bad_addresses_are_named),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, open_trusts, close_trusts);
 }

@@ -73,7 +73,8 @@ static void hear(struct refit_sibling *sibling, uint64_t version, char digest, u
 }
 
 /* A pod says this, with two of four ranks; `model` 0: not known. */
-static void hear_pod(struct refit_sibling *sibling, const char *replica, uint32_t first_rank, uint64_t version, char model)
+static void hear_pod(struct refit_sibling *sibling, const char *replica, uint32_t first_rank, uint64_t version,
+                     char model)
 {
     hear(sibling, version, (char)('1' + first_rank), 0, 0);
     sibling->whole = false;

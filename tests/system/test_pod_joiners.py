@@ -18,8 +18,8 @@ class PodJoiners(Catching):
         return path
 
     def span(self, name, others=(), *options, slow=None, list_as_one=False, before=None):
-        """A replica of two pods with two ranks each, which knows `others` and, by its name or by the list, itself; the pod
-        without rank 0 as what before(pods) puts before it."""
+        """A replica of two pods with two ranks each, which knows `others` and, by its name or by the list, itself; the
+        pod without rank 0 as what before(pods) puts before it."""
         layout, path = engine_layout(4), self.path("siblings-of-" + name)
         self.write_list("siblings-of-" + name, [other.url for other in others] or ["http://127.0.0.1:1"])
         named = () if list_as_one else ("--replica", name)
@@ -210,10 +210,29 @@ class PodJoiners(Catching):
         missed = int(leader.lines[leader.wait_line("steps ")].split(" ")[3])
         self.assertEqual(missed, 0)
 
+    def test_a_model_in_quarantine_is_not_committed_by_a_pod(self):
+        members = self.fleet(1)
+        pods = self.span("a", members)
+        for pod in pods:
+            self.wait_active(pod, 1)
+        digest = self.model(pods[0])
+        lost = [pods[0].refitd, *pods[0].readers.values()]
+        for child in lost:
+            child.kill()
+            child.wait()
+        pods[0].start()
+        self.assertEqual(pods[0].call("POST", "/v1/quarantine", {"digest": digest, "on": True})[0], 200)
+        pods[0].start_readers()
+        self.wait_for(pods[0], lambda: "quarantine" in str((self.stale(pods[0]) or {}).get("reason")), "refused")
+        self.assertIsNone(pods[0].active())
+        self.assertEqual(pods[0].call("POST", "/v1/quarantine", {"digest": digest, "on": False})[0], 200)
+        self.wait_active(pods[0], 1)
+
     def test_pods_without_a_name_say_what_to_do(self):
         members = self.fleet(1)
         path = self.list(members, "unnamed")
-        pod = Replica(self, "unnamed", engine_layout(4), ["--siblings", "file:" + path, *POLL], (), 0, 2).start_readers()
+        pod = Replica(self, "unnamed", engine_layout(4), ["--siblings", "file:" + path, *POLL], (), 0, 2)
+        pod.start_readers()
         self.wait_for(pod, lambda: "--replica" in str((self.stale(pod) or {}).get("reason")), "what to do")
         self.assertIsNone(pod.active())
 

@@ -54,6 +54,11 @@ struct refit_sender_config {
     const char *cert, *key;         /* the certificate shown to replicas, and its key */
     const char *token_file;         /* its first line is the bearer token */
     int insecure_plaintext_tokens;  /* send it over http:// beyond loopback, too */
+    /* Between ranks, on lead_address: with cacert, cert and key all given the ranks speak TLS and show each other the
+     * certificate (unless REFIT_INSECURE_RANKS=1); with a secret each proves to rank 0, and rank 0 to it, that it has
+     * the same. The same for every rank. With neither, whoever reaches the port may pass for a rank. */
+    /* NULL: by the environment (REFIT_JOB_SECRET_FILE, or the secret in REFIT_JOB_SECRET); "" none */
+    const char *job_secret_file;
 };
 
 /* Ranks other than 0 connect to the lead here, and rank 0 waits for all of them. *out is new. */
