@@ -62,6 +62,40 @@ unsigned refit_text_utf8_length(const char *text)
     return 0;
 }
 
+void refit_text_hex(const void *bytes, size_t count, char *out)
+{
+    static const char digits[] = "0123456789abcdef";
+    const uint8_t *at = bytes;
+    for (size_t i = 0; i < count; i++) {
+        *out++ = digits[at[i] >> 4];
+        *out++ = digits[at[i] & 15];
+    }
+    *out = '\0';
+}
+
+/* -1: no hex digit. */
+static int nibble(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    c = (char)(c | 0x20);
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+bool refit_text_unhex(const char *text, void *bytes, size_t count)
+{
+    uint8_t *out = bytes;
+    if (strlen(text) != 2 * count)
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        int high = nibble(text[2 * i]), low = nibble(text[2 * i + 1]);
+        if (high < 0 || low < 0)
+            return false;
+        out[i] = (uint8_t)(high << 4 | low);
+    }
+    return true;
+}
+
 bool refit_text_duration(const char *text, int64_t bare_ms, int64_t *out_ms)
 {
     static const struct {

@@ -19,6 +19,11 @@ size_t refit_text_first_control(const char *text);
 /* The length of the UTF-8 character at `at` (RFC 3629: no surrogates, none longer than need be); 0 when there is none. */
 unsigned refit_text_utf8_length(const char *at);
 
+/* Lower-case hex digits, two for each byte; `out` has room for them and a NUL. */
+void refit_text_hex(const void *bytes, size_t count, char *out);
+/* Back from exactly 2 * count hex digits of either case; false: something else. */
+bool refit_text_unhex(const char *text, void *bytes, size_t count);
+
 /* A duration as people write it: digits and a unit, ms, s, m or h; nothing before, between or after. A number without
  * unit is of `bare_ms`; with 0 it is refused, unless it is 0. Not more than INT64_MAX ms. */
 bool refit_text_duration(const char *text, int64_t bare_ms, int64_t *out_ms);

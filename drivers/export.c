@@ -173,8 +173,7 @@ static enum refit_status copy_batch(struct writing *w, const struct refit_edge *
     enum refit_status status =
         refit_memory_copy(w->arena, refit_walk_batch(w->to, edge, number, 0), w->copy->arenas[rank],
                           refit_walk_batch(w->from, there, number, rank), &w->segments, &completion, err);
-    if (status == REFIT_OK)
-        status = refit_completion_wait(&completion, refit_deadline_in_ms(60000), err);
+    status = refit_completion_end(&completion, status, refit_deadline_in_ms(60000), err);
     if (status == REFIT_OK)
         refit_segments_tally(&w->segments, w->tally);
     return status;

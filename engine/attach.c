@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/io.h"
+#include "base/text.h"
 
 enum member {
     M_ABI = 1 << 0,
@@ -26,6 +27,8 @@ enum member {
     M_STABLE = 1 << 14,
     M_SWAP = 1 << 15,
     M_WINDOW = 1 << 16,
+    M_DEVICE = 1 << 17,
+    M_ID = 1 << 18,
 };
 
 static const struct {
@@ -33,9 +36,9 @@ static const struct {
     unsigned members;
 } types[] = {
     [REFIT_ATTACH_ATTACH] = {"attach", M_ABI | M_RANK | M_RANKS | M_PROCESS | M_RETURNING | M_STABLE | M_SWAP | M_WINDOW},
-    [REFIT_ATTACH_ATTACHED] = {"attached", M_ABI | M_SLOTS | M_BYTES | M_SWAP | M_WINDOW},
+    [REFIT_ATTACH_ATTACHED] = {"attached", M_ABI | M_SLOTS | M_BYTES | M_SWAP | M_WINDOW | M_DEVICE},
     [REFIT_ATTACH_REFUSED] = {"refused", M_STATUS | M_TEXT},
-    [REFIT_ATTACH_SLOT] = {"slot", M_SLOT},
+    [REFIT_ATTACH_SLOT] = {"slot", M_SLOT | M_ID},
     [REFIT_ATTACH_PREPARE] = {"prepare", M_REFIT | M_SLOT | M_VERSION},
     [REFIT_ATTACH_PREPARED] = {"prepared", M_REFIT | M_OK | M_TEXT},
     [REFIT_ATTACH_SWAPPING] = {"swapping", M_REFIT | M_VERSION | M_KV},
@@ -119,6 +122,37 @@ static bool add_texts(json_t *object, const struct refit_attach_message *m, unsi
     return bad == 0;
 }
 
+static json_t *hex_json(const uint8_t *bytes)
+{
+    char text[2 * REFIT_SLOT_ID_BYTES + 1];
+    refit_text_hex(bytes, REFIT_SLOT_ID_BYTES, text);
+    return json_string(text);
+}
+
+static bool on_device(const struct refit_attach_message *m, uint32_t slot)
+{
+    return slot < REFIT_SLOTS_MAX && (m->device.slots >> slot & 1);
+}
+
+/* Left out when all slots are in host memory. */
+static bool add_device(json_t *object, const struct refit_attach_message *m, unsigned members)
+{
+    int bad = 0;
+    if ((members & M_ID) && on_device(m, m->slot))
+        bad |= json_object_set_new(object, "id", hex_json(m->device.id[m->slot]));
+    if (!(members & M_DEVICE) || m->device.slots == 0)
+        return bad == 0;
+    json_t *slots = json_array();
+    for (uint32_t i = 0; slots && i < m->slots; i++)
+        bad |= json_array_append_new(slots, on_device(m, i) ? hex_json(m->device.id[i]) : json_string(""));
+    json_t *device = json_object();
+    bad |= json_object_set_new(object, "device", device);
+    bad |= json_object_set_new(device, "uuid", hex_json(m->device.uuid));
+    bad |= json_object_set_new(device, "granularity", refit_json_u64(m->device.granularity));
+    bad |= json_object_set_new(device, "slots", slots);
+    return bad == 0;
+}
+
 enum refit_status refit_attach_send(int sock, const struct refit_attach_message *message, const int *fds,
                                     size_t fd_count, struct refit_error *err)
 {
@@ -127,7 +161,8 @@ enum refit_status refit_attach_send(int sock, const struct refit_attach_message 
     size_t len = 0;
     json_t *object = json_object();
     if (object && json_object_set_new(object, "type", json_string(types[message->type].name)) == 0 &&
-        add_numbers(object, message, members) && add_texts(object, message, members))
+        add_numbers(object, message, members) && add_texts(object, message, members) &&
+        add_device(object, message, members))
         text = refit_json_canonical(object, &len);
     json_decref(object);
     if (!text)
@@ -250,6 +285,48 @@ static enum refit_status read_texts(const json_t *object, unsigned members, stru
     return status;
 }
 
+static enum refit_status read_hex(const json_t *value, const char *what, uint8_t *out, struct refit_error *err)
+{
+    const char *text = json_string_value(value);
+    if (text && refit_text_unhex(text, out, REFIT_SLOT_ID_BYTES))
+        return REFIT_OK;
+    return refit_fail(err, REFIT_INVALID, "message: %s must be %d hex digits", what, 2 * REFIT_SLOT_ID_BYTES);
+}
+
+static enum refit_status read_slot_ids(const json_t *list, struct refit_attach_message *m, struct refit_error *err)
+{
+    enum refit_status status = REFIT_OK;
+    if (!json_is_array(list) || m->slots > REFIT_SLOTS_MAX || json_array_size(list) != m->slots)
+        return refit_fail(err, REFIT_INVALID, "message: \"slots\" of the device must list %u ids", m->slots);
+    for (uint32_t i = 0; i < m->slots && status == REFIT_OK; i++) {
+        const json_t *id = json_array_get(list, i);
+        if (json_is_string(id) && json_string_length(id) == 0)
+            continue;
+        m->device.slots |= 1u << i;
+        status = read_hex(id, "a slot's id", m->device.id[i], err);
+    }
+    return status;
+}
+
+static enum refit_status read_device(const json_t *object, unsigned members, struct refit_attach_message *m,
+                                     struct refit_error *err)
+{
+    const json_t *id = json_object_get(object, "id"), *device = json_object_get(object, "device");
+    enum refit_status status = REFIT_OK;
+    if ((members & M_ID) && id && m->slot < REFIT_SLOTS_MAX) {
+        m->device.slots = 1u << m->slot;
+        status = read_hex(id, "\"id\"", m->device.id[m->slot], err);
+    }
+    if (!(members & M_DEVICE) || !device || status != REFIT_OK)
+        return status;
+    if (!json_is_object(device))
+        return refit_fail(err, REFIT_INVALID, "message: \"device\" must be an object");
+    status = read_hex(json_object_get(device, "uuid"), "\"uuid\"", m->device.uuid, err);
+    if (status == REFIT_OK)
+        status = refit_json_get_u64(device, "granularity", "device", &m->device.granularity, err);
+    return status == REFIT_OK ? read_slot_ids(json_object_get(device, "slots"), m, err) : status;
+}
+
 static enum refit_status read_message(const json_t *object, struct refit_attach_message *m, struct refit_error *err)
 {
     const char *name = NULL;
@@ -265,7 +342,7 @@ static enum refit_status read_message(const json_t *object, struct refit_attach_
     status = read_numbers(object, types[type].members, m, err);
     if (status == REFIT_OK)
         status = read_texts(object, types[type].members, m, err);
-    return status;
+    return status == REFIT_OK ? read_device(object, types[type].members, m, err) : status;
 }
 
 enum refit_status refit_attach_parse(const void *text, size_t len, struct refit_attach_message *message,

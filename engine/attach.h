@@ -6,9 +6,10 @@
  *
  *   engine -> refitd   attach    {abi, rank, ranks, label, returning, stable, swap, window}
  *                                                                      + layout memfd [+ claim, slot 0.., when returning]
- *   refitd -> engine   attached  {abi, slots, bytes, swap, window}     + claim memfd, slot 0.. (read-only)
+ *   refitd -> engine   attached  {abi, slots, bytes, swap, window, device}
+ *                                                                      + claim memfd, slot 0.. (read-only)
  *                      refused   {status, text}                          and the socket is closed
- *                      slot      {slot}                                + its new memfd (a slot was replaced)
+ *                      slot      {slot, id}                            + its new memory (a slot was replaced)
  *                      prepare   {refit, slot, version, label, digest}
  *   engine -> refitd   prepared  {refit, ok, text}
  *   refitd -> engine   swapping  {refit, version, label, digest, kv}
@@ -17,6 +18,9 @@
  *   engine -> refitd   moved     {refit, ok, window, text}
  *   refitd -> engine   swapped   {version, label, digest, kv}           no answer
  *   engine -> refitd   detach    {}
+ *
+ * `device`, when slots are in a GPU's memory: {uuid, granularity, slots}, with a list that names each slot by its random id
+ * (empty: that one is a memfd). Descriptors of such slots have no identity that could be asked for, so `slot` has an id, too.
  *
  * The layout travels as a sealed memfd, since a document can be larger than a message. An engine that reconnects to a
  * restarted refitd says `returning` and hands back its claim page and slots; refitd takes over what passes its
@@ -34,6 +38,15 @@
 
 #define REFIT_ATTACH_MESSAGE_MAX 8192
 #define REFIT_REFIT_ID_MAX 64 /* with its NUL */
+#define REFIT_SLOT_ID_BYTES 16
+
+/* The slots that are in a GPU's memory, and where. */
+struct refit_attach_device {
+    uint32_t slots; /* one bit each; 0: none is */
+    uint8_t uuid[16];
+    uint64_t granularity;
+    uint8_t id[REFIT_SLOTS_MAX][REFIT_SLOT_ID_BYTES];
+};
 
 /* How a version takes the place of the one before it (docs/receiver.md, "Swap modes"). */
 enum refit_swap_mode { REFIT_SWAP_POINTER, REFIT_SWAP_COPY, REFIT_SWAP_REMAP, REFIT_SWAP_IN_PLACE };
@@ -59,6 +72,7 @@ struct refit_attach_message {
     char refit[REFIT_REFIT_ID_MAX];
     char kv[16];
     char text[256];
+    struct refit_attach_device device; /* `slot` uses its own bit and id */
 };
 
 /* `sock` may be non-blocking: REFIT_BUSY when the peer does not read. Descriptors are sent as copies. */

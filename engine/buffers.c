@@ -89,6 +89,17 @@ uint32_t refit_engine_buffer_count(const struct refit_engine *engine)
     return engine->buffer_count;
 }
 
+void refit_engine_memory(const struct refit_engine *engine, struct refit_memory_info *out)
+{
+    bool cuda = engine->device.slots != 0;
+    *out = (struct refit_memory_info){.kind = cuda ? REFIT_MEMORY_CUDA : REFIT_MEMORY_HOST,
+                                      .device = engine->ordinal,
+                                      .granularity = cuda ? engine->device.granularity : 0,
+                                      .slot_bytes = engine->slot_bytes};
+    if (cuda)
+        memcpy(out->uuid, engine->device.uuid, sizeof out->uuid);
+}
+
 size_t refit_engine_buffer_bytes(const struct refit_engine *engine, uint32_t id)
 {
     return id < engine->buffer_count ? (size_t)engine->buffers[id].bytes : 0;

@@ -8,8 +8,10 @@
 #include <unistd.h>
 
 #include "base/io.h"
+#include "base/log.h"
 #include "base/thread.h"
 #include "engine/engine_internal.h"
+#include "memory/ops.h"
 
 /* --- the hot path ------------------------------------------------------------------------------------------ */
 
@@ -116,6 +118,7 @@ static enum refit_status load_layout(struct refit_engine *engine, const struct r
 static void destroy(struct refit_engine *engine)
 {
     refit_engine_unmap(engine);
+    refit_engine_releases_destroy(&engine->releases);
     refit_engine_buffers_release(engine);
     refit_layout_release(engine->layout);
     refit_io_close(&engine->layout_fd);
@@ -141,12 +144,14 @@ static enum refit_status create(const struct refit_engine_config *config, struct
     engine->context = config->context;
     engine->stable = config->stable_addresses != 0;
     engine->windowed = REFIT_SLOT_NONE;
-    engine->sock = engine->layout_fd = -1;
+    engine->sock = engine->layout_fd = engine->ordinal = -1;
+    engine->wanted = config->memory;
     snprintf(engine->label, sizeof engine->label, "%s", config->label ? config->label : program_invocation_short_name);
     pthread_condattr_t clock;
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     pthread_cond_init(&engine->changed, &clock);
+    refit_engine_releases_init(&engine->releases, &clock);
     pthread_condattr_destroy(&clock);
     pthread_mutex_init(&engine->lock, NULL);
     engine->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -165,6 +170,8 @@ static enum refit_status check_config(const struct refit_engine_config *config, 
         return refit_fail(err, REFIT_INVALID, "attach: socket_path and layout are required");
     if (config->ranks == 0 || config->ranks > REFIT_RANKS_MAX || config->rank >= config->ranks)
         return refit_fail(err, REFIT_INVALID, "attach: rank %u of %u ranks", config->rank, config->ranks);
+    if (config->memory > REFIT_MEMORY_ANY)
+        return refit_fail(err, REFIT_INVALID, "attach: memory %d is of no kind", (int)config->memory);
     return REFIT_OK;
 }
 
@@ -223,10 +230,25 @@ destroy_engine:
     return status;
 }
 
+/* Its page goes on counting for refitd, and its slots stay mapped. */
+static void keep(struct refit_engine *engine)
+{
+    static _Atomic(struct refit_engine *) kept; /* reachable, though nobody asks any more */
+    refit_log_event(REFIT_LOG_WARN, "detached while a device still reads: its slots stay pinned until the process ends",
+                    refit_log_u64("rank", engine->rank));
+    refit_io_close(&engine->sock);
+    engine->next_kept = atomic_exchange_explicit(&kept, engine, memory_order_relaxed);
+}
+
 void refit_engine_detach(struct refit_engine *engine)
 {
     if (!engine)
         return;
+    /* Before the goodbye: what a device reads must not be given to anybody. */
+    engine->kept = !refit_engine_releases_drain(engine, refit_memory_patience());
     stop_thread(engine);
-    destroy(engine);
+    if (engine->kept)
+        keep(engine);
+    else
+        destroy(engine);
 }

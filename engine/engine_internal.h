@@ -32,6 +32,16 @@ struct refit_engine_page {
     struct refit_engine_page *next; /* pages of earlier attachments: a late reader may still look at one */
 };
 
+/* Pins whose end is an event on a device (stream.c). */
+struct refit_engine_releases {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct refit_engine_ending *first; /* pending */
+    struct refit_engine_ending *spare;
+    pthread_t thread;
+    bool runs, stop;
+};
+
 enum refit_engine_state { REFIT_ENGINE_STARTING, REFIT_ENGINE_ATTACHED, REFIT_ENGINE_FAILED };
 
 struct refit_engine {
@@ -45,6 +55,9 @@ struct refit_engine {
     uint32_t windowed;                    /* the slot it shows; REFIT_SLOT_NONE: none */
     const void **window_table;            /* constant; the windowed slot's place in `table` has it */
     const void **own_table;               /* of the windowed slot's own mapping */
+    enum refit_memory_kind wanted;
+    struct refit_attach_device device; /* where slots are that are in a GPU's memory; ids are in `identity` */
+    int ordinal;                       /* of that GPU in this process; -1 */
 
     struct refit_engine_buffer_info *buffers;
     uint32_t *order;
@@ -69,6 +82,10 @@ struct refit_engine {
     atomic_bool stop;
     bool refused_logged;
 
+    struct refit_engine_releases releases;
+    bool kept; /* a device still reads when the process detaches: page and slots stay until that ends */
+    struct refit_engine *next_kept;
+
     pthread_mutex_t lock;
     pthread_cond_t changed;
     enum refit_engine_state state; /* under lock, as is error */
@@ -84,7 +101,9 @@ void refit_engine_buffers_release(struct refit_engine *engine);
  * this fails. */
 enum refit_status refit_engine_map_all(struct refit_engine *engine, const struct refit_attach_message *attached,
                                        const int *fds, size_t fd_count, struct refit_error *err);
-enum refit_status refit_engine_map_slot(struct refit_engine *engine, uint32_t slot, int fd, struct refit_error *err);
+/* The same for the one of `slot`. */
+enum refit_status refit_engine_map_slot(struct refit_engine *engine, const struct refit_attach_message *slot, int fd,
+                                        struct refit_error *err);
 /* What a `move` asks for. */
 enum refit_status refit_engine_move(struct refit_engine *engine, uint32_t slot, struct refit_error *err);
 void refit_engine_unmap(struct refit_engine *engine);
@@ -96,6 +115,12 @@ enum refit_status refit_engine_window_open(struct refit_engine *engine, uint32_t
  * nothing (engine->windowed). */
 enum refit_status refit_engine_window_show(struct refit_engine *engine, uint32_t slot, struct refit_error *err);
 void refit_engine_window_close(struct refit_engine *engine);
+
+/* --- stream.c */
+void refit_engine_releases_init(struct refit_engine_releases *releases, const pthread_condattr_t *clock);
+/* Waits for all that are pending, and ends the thread. False: a device is not done by the deadline. */
+bool refit_engine_releases_drain(struct refit_engine *engine, struct refit_deadline deadline);
+void refit_engine_releases_destroy(struct refit_engine_releases *releases);
 
 /* --- session.c */
 void *refit_engine_session(void *engine);

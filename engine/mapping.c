@@ -13,6 +13,8 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "engine/engine_internal.h"
+#include "memory/cuda.h"
+#include "memory/cuda_probe.h"
 
 #include <fcntl.h>
 
@@ -81,18 +83,48 @@ struct slot_mapping {
     struct refit_slot_identity identity;
 };
 
-static enum refit_status open_slot(struct refit_engine *engine, uint32_t slot, int fd, struct slot_mapping *out,
-                                   struct refit_error *err)
+/* What a descriptor holds must be what the message says it does. */
+static enum refit_status open_device_slot(const struct refit_engine *engine, int fd, const struct slot_mapping *named,
+                                          struct refit_arena **out, struct refit_error *err)
 {
-    enum refit_status status = refit_slot_identify(fd, &out->identity, err);
+    struct refit_cuda_slot_info info;
+    enum refit_status status =
+        refit_cuda_slot_open(engine->ordinal, fd, engine->slot_bytes ? engine->slot_bytes : 1, true, out, err);
     if (status != REFIT_OK)
         return status;
+    refit_cuda_slot_info(*out, &info);
+    if (memcmp(info.id, &named->identity, sizeof info.id) == 0)
+        return REFIT_OK;
+    refit_arena_release(*out);
+    *out = NULL;
+    return refit_fail(err, REFIT_PEER, "the descriptor is of another slot than refitd says");
+}
+
+static enum refit_status open_slot(struct refit_engine *engine, uint32_t slot, int fd,
+                                   const struct refit_attach_device *device, struct slot_mapping *out,
+                                   struct refit_error *err)
+{
+    bool on_device = device->slots >> slot & 1;
+    enum refit_status status = on_device ? REFIT_OK : refit_slot_identify(fd, &out->identity, err);
+    if (status != REFIT_OK)
+        return status;
+    if (on_device)
+        memcpy(&out->identity, device->id[slot], sizeof out->identity);
     if (engine->arena[slot] && same(engine->identity[slot], out->identity))
         return REFIT_OK;
     if (!slot_idle(engine, slot))
         return refit_fail(err, REFIT_BUSY, "slot %u: refitd replaced it while it is read", slot);
-    status = refit_slot_map(fd, engine->slot_bytes, &out->arena, err);
+    status = on_device ? open_device_slot(engine, fd, out, &out->arena, err)
+                       : refit_slot_map(fd, engine->slot_bytes, &out->arena, err);
     return status == REFIT_OK ? REFIT_OK : refit_error_prefix(err, status, "slot %u", slot);
+}
+
+/* Host or device, it is what readers are given. */
+static const void *address_of(const struct refit_arena *arena, const struct refit_engine_buffer_info *buffer)
+{
+    if (refit_arena_kind(arena) == REFIT_ARENA_CUDA)
+        return (const void *)(uintptr_t)refit_arena_device_address(arena, buffer->offset, buffer->bytes);
+    return refit_arena_host(arena, buffer->offset, buffer->bytes);
 }
 
 /* The window follows the slot to its new memory; where it can't, it is empty, and so are its readers' gates
@@ -108,22 +140,25 @@ static void install_slot(struct refit_engine *engine, uint32_t slot, struct slot
     engine->identity[slot] = mapping->identity;
     mapping->arena = NULL;
     for (uint32_t i = 0; i < engine->buffer_count; i++)
-        table[i] = refit_arena_host(engine->arena[slot], engine->buffers[i].offset, engine->buffers[i].bytes);
+        table[i] = address_of(engine->arena[slot], &engine->buffers[i]);
     if (engine->windowed == slot && refit_engine_window_show(engine, slot, &error) != REFIT_OK)
         refit_log_event(REFIT_LOG_ERROR, "window not mapped", REFIT_LOG_CAUSE(&error));
     refit_arena_release(old);
 }
 
-enum refit_status refit_engine_map_slot(struct refit_engine *engine, uint32_t slot, int fd, struct refit_error *err)
+enum refit_status refit_engine_map_slot(struct refit_engine *engine, const struct refit_attach_message *slot, int fd,
+                                        struct refit_error *err)
 {
     struct slot_mapping mapping = {0};
-    enum refit_status status = open_slot(engine, slot, fd, &mapping, err);
+    if ((slot->device.slots ^ engine->device.slots) & 1u << slot->slot)
+        return refit_fail(err, REFIT_PEER, "slot %u: refitd replaced it by another kind of memory", slot->slot);
+    enum refit_status status = open_slot(engine, slot->slot, fd, &slot->device, &mapping, err);
     if (status != REFIT_OK)
         return status;
-    install_slot(engine, slot, &mapping);
+    install_slot(engine, slot->slot, &mapping);
     atomic_store_explicit(&engine->claim, engine->page->claim, memory_order_release);
     return engine->window && engine->windowed == REFIT_SLOT_NONE
-               ? refit_fail(err, REFIT_SYSTEM, "slot %u: its new memory could not be shown", slot)
+               ? refit_fail(err, REFIT_SYSTEM, "slot %u: its new memory could not be shown", slot->slot)
                : REFIT_OK;
 }
 
@@ -178,6 +213,32 @@ static enum refit_status check_attached(struct refit_engine *engine, const struc
     return REFIT_OK;
 }
 
+/* By its UUID: numbers differ between processes. */
+static enum refit_status find_device(struct refit_engine *engine, const struct refit_attach_device *device,
+                                     struct refit_error *err)
+{
+    if (device->slots == 0 || engine->ordinal >= 0)
+        return REFIT_OK;
+    enum refit_status status = refit_cuda_device_find(device->uuid, &engine->ordinal, err);
+    return status == REFIT_OK ? status : refit_error_prefix(err, status, "slots of rank %u", engine->rank);
+}
+
+static enum refit_status check_memory(struct refit_engine *engine, const struct refit_attach_device *device,
+                                      struct refit_error *err)
+{
+    if (device->slots != 0 && engine->wanted == REFIT_MEMORY_HOST)
+        return refit_fail(err, REFIT_MISMATCH, "slots are in a GPU's memory, this engine reads host memory; say so in its "
+                          "config's memory if it can take device addresses, or start refitd with --memory host");
+    if (device->slots == 0 && engine->wanted == REFIT_MEMORY_CUDA)
+        return refit_fail(err, REFIT_MISMATCH, "slots are in host memory, this engine takes a GPU's; start refitd with "
+                          "--memory cuda");
+    if (engine->slots != 0 && (engine->device.slots != device->slots ||
+                               memcmp(engine->device.uuid, device->uuid, sizeof device->uuid) != 0))
+        return refit_fail(err, REFIT_MISMATCH, "refitd now has slots in another kind of memory or on another device than "
+                          "this process holds; restart the engine");
+    return find_device(engine, device, err);
+}
+
 static bool keeps_page(const struct refit_engine *engine, int fd)
 {
     struct refit_slot_identity identity;
@@ -202,14 +263,17 @@ enum refit_status refit_engine_map_all(struct refit_engine *engine, const struct
     struct slot_mapping mappings[REFIT_SLOTS_MAX] = {0};
     struct refit_engine_page *page = NULL;
     enum refit_status status = check_attached(engine, attached, fd_count, err);
+    if (status == REFIT_OK)
+        status = check_memory(engine, &attached->device, err);
     if (status != REFIT_OK)
         return status;
     engine->slots = attached->slots;
     engine->slot_bytes = attached->bytes;
     engine->swap = attached->swap;
+    engine->device = attached->device;
     status = allocate_tables(engine, err);
     for (uint32_t slot = 0; status == REFIT_OK && slot < engine->slots; slot++)
-        status = open_slot(engine, slot, fds[slot + 1], &mappings[slot], err);
+        status = open_slot(engine, slot, fds[slot + 1], &attached->device, &mappings[slot], err);
     if (status == REFIT_OK && !keeps_page(engine, fds[0]))
         status = page_create(fds[0], engine->slots, &page, err);
     if (status != REFIT_OK)

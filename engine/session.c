@@ -222,7 +222,7 @@ static enum refit_status on_slot(struct refit_engine *engine, const struct refit
     if (m->slot >= engine->slots || count != 1)
         return refit_fail(err, REFIT_PEER, "refitd replaced slot %u of %u with %zu descriptors", m->slot,
                           engine->slots, count);
-    return refit_engine_map_slot(engine, m->slot, fds[0], err);
+    return refit_engine_map_slot(engine, m, fds[0], err);
 }
 
 /* --- the loop ---------------------------------------------------------------------------------------------- */
@@ -301,7 +301,7 @@ static void log_refusal(struct refit_engine *engine, enum refit_status status, c
 static void say_goodbye(struct refit_engine *engine)
 {
     struct refit_attach_message m = {.type = REFIT_ATTACH_DETACH};
-    if (engine->sock >= 0 && refit_attach_send(engine->sock, &m, NULL, 0, NULL) != REFIT_OK)
+    if (engine->sock >= 0 && !engine->kept && refit_attach_send(engine->sock, &m, NULL, 0, NULL) != REFIT_OK)
         refit_io_close(&engine->sock); /* refitd sees the end of file instead */
 }
 

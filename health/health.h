@@ -95,6 +95,7 @@ struct refit_health_engine {
 enum refit_health_catch_up {
     REFIT_HEALTH_CAUGHT_UP, REFIT_HEALTH_CATCH_UP_SUPERSEDED, REFIT_HEALTH_CATCH_UP_FAILED, REFIT_HEALTH_CATCH_UPS
 };
+const char *refit_health_memory_name(const struct refit_bank_snapshot *bank); /* "host", "cuda" */
 const char *refit_health_catch_up_name(enum refit_health_catch_up result); /* "caught-up", "superseded", "failed" */
 struct refit_health_siblings {
     uint32_t known, heard; /* members, and those of them that have answered lately; without this replica */

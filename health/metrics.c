@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "health/exposition.h"
+#include "memory/cuda_probe.h"
 
 #define GAUGE REFIT_METRIC_GAUGE
 #define COUNTER REFIT_METRIC_COUNTER
@@ -96,7 +97,8 @@ static void version_metrics(const struct refit_health_view *view, struct refit_e
     whole(x, GAUGE, "refit_version", "Version served now; 0: none.", version->version);
     refit_exposition_family(x, REFIT_METRIC_INFO, "refit_weights", "What is served now: version, label, digest, layout.");
     refit_exposition_u64(x, LABELS("version", number, "label", version->label, "digest", version->digest, "layout",
-                                   receiver->layout, "protection", refit_protection_name(bank->protection)), 1);
+                                   receiver->layout, "protection", refit_protection_name(bank->protection), "memory",
+                                   refit_health_memory_name(bank)), 1);
     refit_exposition_seconds(x, GAUGE, "refit_version_since_timestamp_seconds",
                              "When the version served now became active, in seconds since the epoch; 0: none.",
                              (double)slot->since_ms / 1e3);
@@ -142,6 +144,21 @@ static void engine_metrics(const struct refit_health_engine *engine, struct refi
                              (double)engine->paused_ns / 1e9);
 }
 
+static void device_metrics(const struct refit_bank_snapshot *bank, struct refit_exposition *x)
+{
+    char rank[16], device[16] = "", uuid[REFIT_CUDA_UUID_TEXT_MAX] = "";
+    refit_exposition_family(x, REFIT_METRIC_INFO, "refit_rank_device",
+                            "The GPU that holds the slots of a rank; empty labels: they are in host memory.");
+    for (uint32_t i = 0; i < bank->ranks && i < sizeof bank->rank / sizeof bank->rank[0]; i++) {
+        snprintf(rank, sizeof rank, "%" PRIu32, i);
+        if (bank->rank[i].device >= 0) {
+            snprintf(device, sizeof device, "%d", bank->rank[i].device);
+            refit_cuda_uuid_text(bank->rank[i].uuid, uuid);
+        }
+        refit_exposition_u64(x, LABELS("rank", rank, "device", device, "uuid", uuid), 1);
+    }
+}
+
 static void slot_metrics(const struct refit_health_view *view, struct refit_exposition *x)
 {
     const struct refit_bank_snapshot *bank = &view->receiver->bank;
@@ -155,6 +172,7 @@ static void slot_metrics(const struct refit_health_view *view, struct refit_expo
     }
     whole(x, GAUGE, "refit_slot_capacity_bytes", "Bytes of one slot on one rank.", bank->slot_bytes);
     whole(x, GAUGE, "refit_ranks", "Engine ranks of this replica.", bank->ranks);
+    device_metrics(bank, x);
     whole(x, GAUGE, "refit_ranks_attached", "Engine ranks attached now.", attached);
     whole(x, COUNTER, "refit_swaps", "Swaps, rollbacks included.", bank->swaps);
     whole(x, COUNTER, "refit_rollbacks", "Rollbacks.", bank->rollbacks);

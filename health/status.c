@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "health/health.h"
+#include "memory/cuda_probe.h"
 
 static void set(json_t *object, const char *key, json_t *value)
 {
@@ -117,15 +118,31 @@ static json_t *slots_json(const struct refit_bank_snapshot *bank)
     return out;
 }
 
+/* null: host memory. */
+static json_t *device_json(const struct refit_bank_rank *rank)
+{
+    char uuid[REFIT_CUDA_UUID_TEXT_MAX];
+    if (rank->device < 0)
+        return json_null();
+    refit_cuda_uuid_text(rank->uuid, uuid);
+    return json_pack("{s:i, s:s}", "number", rank->device, "uuid", uuid);
+}
+
+const char *refit_health_memory_name(const struct refit_bank_snapshot *bank)
+{
+    return bank->memory == REFIT_ARENA_CUDA ? "cuda" : "host";
+}
+
 static json_t *ranks_json(const struct refit_bank_snapshot *bank)
 {
     json_t *out = json_array();
     const uint32_t shown = (uint32_t)(sizeof bank->rank / sizeof bank->rank[0]);
     for (uint32_t i = 0; i < bank->ranks && i < shown; i++) {
         json_t *label = json_string(bank->rank[i].label); /* an engine's word, so perhaps not UTF-8 */
-        json_array_append_new(out, json_pack("{s:I, s:b, s:o, s:I}", "rank", (json_int_t)i, "attached",
+        json_array_append_new(out, json_pack("{s:I, s:b, s:o, s:I, s:o}", "rank", (json_int_t)i, "attached",
                                              (int)bank->rank[i].attached, "label", label ? label : json_string(""),
-                                             "pid", (json_int_t)bank->rank[i].pid));
+                                             "pid", (json_int_t)bank->rank[i].pid, "device",
+                                             device_json(&bank->rank[i])));
     }
     return out;
 }
@@ -133,9 +150,10 @@ static json_t *ranks_json(const struct refit_bank_snapshot *bank)
 json_t *refit_health_weights_json(const struct refit_receiver_snapshot *receiver)
 {
     const struct refit_bank_snapshot *bank = &receiver->bank;
-    json_t *out = json_pack("{s:s, s:s, s:s, s:s, s:b, s:b, s:b, s:s}", "instance", receiver->instance, "layout",
+    json_t *out = json_pack("{s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:b, s:s}", "instance", receiver->instance, "layout",
                             receiver->layout, "lead", receiver->lead, "protection",
-                            refit_protection_name(bank->protection), "rollback_available",
+                            refit_protection_name(bank->protection), "memory", refit_health_memory_name(bank),
+                            "rollback_available",
                             (int)bank->rollback_available, "held", (int)receiver->held, "adopting", (int)bank->adopting,
                             "refit", receiver->session);
     if (!out)

@@ -185,6 +185,13 @@ enum refit_status refit_cuda_event_record(struct refit_cuda_event *event, const 
     return left_out(err);
 }
 
+enum refit_status refit_cuda_event_record_on(struct refit_cuda_event *event, void *stream, struct refit_error *err)
+{
+    (void)event;
+    (void)stream;
+    return left_out(err);
+}
+
 enum refit_status refit_cuda_event_order(const struct refit_cuda_event *event, const struct refit_cuda_stream *stream,
                                          struct refit_error *err)
 {

@@ -154,19 +154,24 @@ void refit_cuda_event_destroy(struct refit_cuda_event *event)
     free(event);
 }
 
-enum refit_status refit_cuda_event_record(struct refit_cuda_event *event, const struct refit_cuda_stream *stream,
-                                          struct refit_error *err)
+enum refit_status refit_cuda_event_record_on(struct refit_cuda_event *event, void *stream, struct refit_error *err)
 {
-    const struct refit_cuda_device *device = stream->device;
-    if (event->device != device)
-        return refit_fail(err, REFIT_INVALID, "CUDA: an event of device %d recorded on a stream of device %d",
-                          event->device->ordinal, device->ordinal);
+    const struct refit_cuda_device *device = event->device;
     enum refit_status status = refit_cuda_enter(device, err);
     if (status != REFIT_OK)
         return status;
-    status = CUDA(device->cuda, err, cuEventRecord, event->handle, stream->handle);
+    status = CUDA(device->cuda, err, cuEventRecord, event->handle, stream);
     refit_cuda_leave(device);
     return status;
+}
+
+enum refit_status refit_cuda_event_record(struct refit_cuda_event *event, const struct refit_cuda_stream *stream,
+                                          struct refit_error *err)
+{
+    if (event->device != stream->device)
+        return refit_fail(err, REFIT_INVALID, "CUDA: an event of device %d recorded on a stream of device %d",
+                          event->device->ordinal, stream->device->ordinal);
+    return refit_cuda_event_record_on(event, stream->handle, err);
 }
 
 enum refit_status refit_cuda_event_order(const struct refit_cuda_event *event, const struct refit_cuda_stream *stream,

@@ -54,6 +54,9 @@ void refit_cuda_event_destroy(struct refit_cuda_event *event);
 REFIT_MUST_CHECK enum refit_status refit_cuda_event_record(struct refit_cuda_event *event,
                                                            const struct refit_cuda_stream *stream,
                                                            struct refit_error *err);
+/* The same on a stream of others of the event's device, by its handle (a CUstream); NULL: the default one. */
+REFIT_MUST_CHECK enum refit_status refit_cuda_event_record_on(struct refit_cuda_event *event, void *stream,
+                                                              struct refit_error *err);
 /* What is queued on `stream` after this waits for the mark (of any stream and device). Does not block. */
 REFIT_MUST_CHECK enum refit_status refit_cuda_event_order(const struct refit_cuda_event *event,
                                                           const struct refit_cuda_stream *stream,

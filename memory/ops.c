@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdatomic.h>
 
+#include "memory/carry.h"
 #include "memory/rows.h"
 
 static _Atomic int64_t patience_ms = 10000;
@@ -27,6 +28,13 @@ enum refit_status refit_completion_wait(struct refit_completion *completion, str
         completion->status = pending->wait(pending, deadline, err);
     }
     return completion->status;
+}
+
+enum refit_status refit_completion_end(struct refit_completion *completion, enum refit_status status,
+                                       struct refit_deadline deadline, struct refit_error *err)
+{
+    enum refit_status ended = refit_completion_wait(completion, deadline, status == REFIT_OK ? err : NULL);
+    return status == REFIT_OK ? ended : status;
 }
 
 enum refit_status refit_completion_poll(struct refit_completion *completion, struct refit_error *err)
@@ -236,8 +244,7 @@ enum refit_status refit_memory_copy(struct refit_arena *destination, struct refi
         status = refit_fail(err, REFIT_MISMATCH, "copy: windows of %" PRIu64 " and %" PRIu64 " bytes", to.left,
                             from.left);
     if (status == REFIT_OK && !reach_each_other(destination, source))
-        status = refit_fail(err, REFIT_UNSUPPORTED, "copy: from %s to %s memory goes through pack and scatter",
-                            source->ops->name, destination->ops->name);
+        return completion->status = refit_memory_carry(destination, to, source, from, segments, err);
     if (status != REFIT_OK)
         return completion->status = status;
     status = copy_windows(destination, to, source, from, segments, err);

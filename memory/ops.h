@@ -48,7 +48,10 @@ struct refit_completion {
 };
 REFIT_MUST_CHECK enum refit_status refit_completion_wait(struct refit_completion *completion,
                                                          struct refit_deadline deadline, struct refit_error *err);
-/* Like it, but does not block: REFIT_BUSY when the completion is still pending. */
+/* After an operation that returned `status`: waits also when it failed. The first of the two that is not REFIT_OK. */
+REFIT_MUST_CHECK enum refit_status refit_completion_end(struct refit_completion *completion, enum refit_status status,
+                                                        struct refit_deadline deadline, struct refit_error *err);
+/* Like the wait, but does not block: REFIT_BUSY when the completion is still pending. */
 REFIT_MUST_CHECK enum refit_status refit_completion_poll(struct refit_completion *completion, struct refit_error *err);
 
 /* How long operations that are given no deadline wait for a device: fill, one that outgrows its staging, the release of an

@@ -34,6 +34,7 @@ const char *refit_protection_name(enum refit_protection protection)
     switch (protection) {
     case REFIT_PROTECT_UID: return "uid";
     case REFIT_PROTECT_SEAL: return "seal";
+    case REFIT_PROTECT_MAPPING: return "mapping";
     }
     return "unknown";
 }

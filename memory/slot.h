@@ -17,9 +17,10 @@
 
 #include "memory/arena.h"
 
-enum refit_protection { REFIT_PROTECT_UID, REFIT_PROTECT_SEAL };
+/* Of slots on a GPU: REFIT_PROTECT_MAPPING, the engine maps them read-only and nothing keeps it from another mapping. */
+enum refit_protection { REFIT_PROTECT_UID, REFIT_PROTECT_SEAL, REFIT_PROTECT_MAPPING };
 
-const char *refit_protection_name(enum refit_protection protection); /* "uid", "seal" */
+const char *refit_protection_name(enum refit_protection protection); /* "uid", "seal", "mapping" */
 
 /* Which memfd a slot is, across restarts: descriptor numbers change, this does not. */
 struct refit_slot_identity {

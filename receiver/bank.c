@@ -85,77 +85,7 @@ void refit_bank_set_evict(struct refit_bank *bank, refit_bank_evict evict, void 
     refit_bank_unlock(bank);
 }
 
-/* --- memory ------------------------------------------------------------------------------------------------ */
-
-bool refit_bank_sized(const struct refit_bank *bank)
-{
-    return bank->slot_bytes > 0 || bank->layout;
-}
-
-uint64_t refit_bank_rank_bytes(const struct refit_bank *bank, uint32_t rank)
-{
-    if (bank->slot_bytes > 0)
-        return bank->slot_bytes;
-    return bank->layout ? refit_layout_arena_bytes(bank->layout, refit_bank_rank_number(bank, rank)) : 0;
-}
-
-bool refit_bank_has_memory(const struct refit_bank *bank)
-{
-    for (uint32_t slot = 0; slot < bank->slots; slot++) {
-        for (uint32_t rank = 0; rank < bank->ranks; rank++) {
-            if (!bank->slot[slot].arena[rank])
-                return false;
-        }
-    }
-    return true;
-}
-
-static enum refit_status make_one(struct refit_bank *bank, uint32_t slot, uint32_t rank, struct refit_error *err)
-{
-    char name[64];
-    struct refit_arena *arena = NULL;
-    snprintf(name, sizeof name, "refit-slot%u-rank%u", slot, refit_bank_rank_number(bank, rank));
-    enum refit_status status =
-        refit_slot_create(name, refit_bank_rank_bytes(bank, rank), bank->protection, &arena, err);
-    if (status != REFIT_OK)
-        return status;
-    refit_bank_lock(bank);
-    bank->slot[slot].arena[rank] = arena;
-    bank->slot[slot].writable[rank] = true;
-    refit_bank_unlock(bank);
-    return REFIT_OK;
-}
-
-/* What can't be written is given up before the new one is made: both together may not fit under the limit. */
-static enum refit_status renew(struct refit_bank *bank, uint32_t slot, bool replace, struct refit_error *err)
-{
-    for (uint32_t rank = 0; rank < bank->ranks; rank++) {
-        refit_bank_lock(bank);
-        struct refit_arena *old = bank->slot[slot].arena[rank];
-        bool keep = old && (bank->slot[slot].writable[rank] || !replace);
-        if (!keep)
-            bank->slot[slot].arena[rank] = NULL;
-        refit_bank_unlock(bank);
-        if (keep)
-            continue;
-        refit_arena_release(old);
-        enum refit_status status = make_one(bank, slot, rank, err);
-        if (status != REFIT_OK)
-            return refit_error_prefix(err, status, "slot %u of rank %u", slot,
-                                      refit_bank_rank_number(bank, rank));
-    }
-    return REFIT_OK;
-}
-
-enum refit_status refit_bank_make_memory(struct refit_bank *bank, uint32_t slot, struct refit_error *err)
-{
-    if (slot != REFIT_SLOT_NONE)
-        return renew(bank, slot, true, err);
-    enum refit_status status = REFIT_OK;
-    for (uint32_t i = 0; status == REFIT_OK && i < bank->slots; i++)
-        status = renew(bank, i, false, err);
-    return status;
-}
+/* --- states ------------------------------------------------------------------------------------------------ */
 
 static int64_t wall_ms(void)
 {
@@ -214,6 +144,10 @@ static enum refit_status check_config(const struct refit_bank_config *config, st
                           config->first_rank + config->ranks - 1, ranks_total(config));
     if (config->engine && !config->layout)
         return refit_fail(err, REFIT_INVALID, "an engine that installs weights itself declares no layout: name one");
+    if (config->memory != REFIT_ARENA_HOST && config->memory != REFIT_ARENA_CUDA)
+        return refit_fail(err, REFIT_INVALID, "memory: slots are in host memory or on CUDA devices");
+    if (config->memory == REFIT_ARENA_CUDA && config->engine)
+        return refit_fail(err, REFIT_INVALID, "an engine that installs weights itself reads them in host memory");
     return refit_bank_check_mode(config, err);
 }
 
@@ -263,6 +197,8 @@ static enum refit_status create(const struct refit_bank_config *config, struct r
     if (!bank->socket_path || bank->wake < 0)
         return refit_fail(err, REFIT_NO_MEMORY, "the bank: no descriptor or no memory left");
     enum refit_status status = bank->layout ? refit_bank_check_fits(bank, bank->layout, err) : REFIT_OK;
+    if (status == REFIT_OK)
+        status = refit_bank_find_devices(bank, config, err);
     return status == REFIT_OK ? allocate_tables(bank, err) : status;
 }
 
@@ -327,6 +263,7 @@ static void release_slots(struct refit_bank *bank)
     }
     refit_bank_record_release(bank);
     free(bank->returned);
+    free(bank->device);
 }
 
 void refit_bank_close(struct refit_bank *bank)
@@ -390,6 +327,15 @@ static void read_slot(const struct refit_bank *bank, uint32_t slot, struct refit
     }
 }
 
+static void read_devices(const struct refit_bank *bank, struct refit_bank_snapshot *out)
+{
+    for (uint32_t rank = 0; rank < bank->ranks && rank < sizeof out->rank / sizeof out->rank[0]; rank++) {
+        out->rank[rank].device = bank->device ? bank->device[rank].ordinal : -1;
+        if (bank->device)
+            memcpy(out->rank[rank].uuid, bank->device[rank].uuid, sizeof out->rank[rank].uuid);
+    }
+}
+
 static void read_ranks(const struct refit_bank *bank, struct refit_bank_snapshot *out)
 {
     for (const struct refit_reader *r = bank->readers; r; r = r->next) {
@@ -424,7 +370,8 @@ void refit_bank_read(struct refit_bank *bank, struct refit_bank_snapshot *out)
     out->first_rank = bank->first_rank;
     out->ranks_total = bank->ranks_total;
     out->slots = bank->slots;
-    out->protection = bank->protection;
+    out->memory = bank->device_slots > 0 ? REFIT_ARENA_CUDA : REFIT_ARENA_HOST;
+    out->protection = refit_bank_protection(bank);
     out->swap = bank->swap;
     out->torn = bank->closed == REFIT_SLOT_TORN;
     out->active = bank->active;
@@ -440,6 +387,7 @@ void refit_bank_read(struct refit_bank *bank, struct refit_bank_snapshot *out)
     for (uint32_t i = 0; i < bank->slots; i++)
         read_slot(bank, i, &out->slot[i]);
     read_ranks(bank, out);
+    read_devices(bank, out);
     uint32_t retained = newest_retained(bank);
     out->rollback_available = retained != REFIT_SLOT_NONE && bank->active != REFIT_SLOT_NONE;
     out->rollback_version = out->rollback_available ? bank->slot[retained].version.version : 0;

@@ -64,7 +64,9 @@ struct refit_bank_config {
     uint32_t slots;              /* 2..REFIT_SLOTS_MAX; in-place: 1 */
     enum refit_swap_mode swap;   /* docs/receiver.md, "Swap modes" */
     uint64_t slot_bytes;         /* per rank; reserved and touched at open. 0: sized by `layout` */
-    enum refit_protection protection;
+    enum refit_arena_kind memory; /* of the slots: REFIT_ARENA_HOST, or REFIT_ARENA_CUDA (docs/gpu.md) */
+    const int *devices;           /* of cuda: one per rank served here, borrowed for the call; NULL: rank i has device i */
+    enum refit_protection protection; /* of slots in host memory */
     const char *socket_path;
     mode_t socket_mode;          /* 0: 0660 */
     const char *state_path;      /* NULL: socket_path + ".state" */
@@ -76,7 +78,8 @@ struct refit_bank_config {
 
 struct refit_bank;
 
-/* Reserves capacity, binds the socket, starts the thread. REFIT_NO_MEMORY names limit and need. *out is new. */
+/* Reserves capacity, binds the socket, starts the thread. REFIT_NO_MEMORY names limit and need; a device that is not there,
+ * or a build without CUDA, is an error at once. *out is new. */
 REFIT_MUST_CHECK enum refit_status refit_bank_open(const struct refit_bank_config *config, struct refit_bank **out,
                                                    struct refit_error *err);
 void refit_bank_close(struct refit_bank *bank); /* engines keep what they have mapped; NULL is fine */
@@ -164,10 +167,13 @@ struct refit_bank_rank {
     bool attached;
     pid_t pid;                    /* 0 when it lives in another PID namespace */
     char label[64];
+    int device;                   /* where its slots are; -1: host memory */
+    uint8_t uuid[16];             /* of that device */
 };
 struct refit_bank_snapshot {
     uint32_t ranks, slots, attached, first_rank, ranks_total;
     uint64_t slot_bytes;
+    enum refit_arena_kind memory;
     enum refit_protection protection;
     enum refit_swap_mode swap;
     bool torn;                    /* a swap or a refit in place failed half way: nothing is whole until the next refit */

@@ -26,14 +26,6 @@ void refit_bank_record_release(struct refit_bank *bank)
 
 /* --- one engine comes back --------------------------------------------------------------------------------- */
 
-static bool is_recorded(const struct refit_bank *bank, uint32_t slot, uint32_t rank, int fd)
-{
-    struct refit_slot_identity found;
-    const struct refit_slot_identity *recorded = &bank->record[slot].memory[rank];
-    return refit_slot_identify(fd, &found, NULL) == REFIT_OK && found.device == recorded->device &&
-           found.inode == recorded->inode;
-}
-
 /* Memory of slots that held nothing worth keeping is taken back, too: it is there and touched. */
 static void adopt_slots(struct refit_bank *bank, const struct refit_client *client)
 {
@@ -46,10 +38,8 @@ static void adopt_slots(struct refit_bank *bank, const struct refit_client *clie
         bool writable = false;
         if (bank->slot[i].arena[rank])
             continue;
-        enum refit_status status = is_recorded(bank, i, rank, client->fds[i + 2])
-                                       ? refit_slot_adopt(client->fds[i + 2], refit_bank_rank_bytes(bank, rank),
-                                                          bank->protection, &arena, &writable, &error)
-                                       : refit_fail(&error, REFIT_MISMATCH, "not the memory that was recorded");
+        enum refit_status status =
+            refit_bank_take_back(bank, i, rank, client->fds[i + 2], &arena, &writable, &error);
         if (status != REFIT_OK) {
             refit_log_event(REFIT_LOG_WARN, "slot not taken back", refit_log_u64("slot", i),
                             refit_log_u64("rank", refit_bank_rank_number(bank, rank)), REFIT_LOG_CAUSE(&error));

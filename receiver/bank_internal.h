@@ -66,6 +66,13 @@ struct refit_slot {
     bool *writable;             /* per rank */
 };
 
+/* Where the slots of a rank are. */
+struct refit_bank_device {
+    int ordinal; /* in this process */
+    uint8_t uuid[16];
+    uint64_t granularity;
+};
+
 /* What the state file says about a slot. */
 struct refit_slot_record {
     enum refit_slot_state state;
@@ -83,6 +90,8 @@ struct refit_bank {
     uint32_t ranks, first_rank, ranks_total, slots;
     uint64_t slot_bytes; /* configured; 0: by the layout */
     enum refit_protection protection;
+    uint32_t device_slots;            /* slots [0, device_slots) are on devices, the others in host memory */
+    struct refit_bank_device *device; /* per rank; NULL: none. As device_slots, it does not change */
     char *socket_path;
     struct refit_layout *layout;
     const struct refit_bank_engine *engine; /* borrowed; NULL: engines attach */
@@ -138,21 +147,38 @@ void refit_bank_changed(struct refit_bank *bank); /* wakes waiters, marks the sn
 enum refit_status refit_bank_pause(struct refit_bank *bank, struct refit_deadline deadline, const atomic_bool *cancel,
                                    int slice_ms);
 void refit_bank_wake(struct refit_bank *bank); /* the thread looks again */
-uint64_t refit_bank_rank_bytes(const struct refit_bank *bank, uint32_t rank);
 /* In the replica's layout. */
 static inline uint32_t refit_bank_rank_number(const struct refit_bank *bank, uint32_t rank)
 {
     return bank->first_rank + rank;
 }
-bool refit_bank_sized(const struct refit_bank *bank);
 /* The replica's ranks, and the slots' size if it is configured. */
 enum refit_status refit_bank_check_fits(const struct refit_bank *bank, const struct refit_layout *layout,
                                         struct refit_error *err);
+void refit_bank_set_state(struct refit_bank *bank, uint32_t slot, enum refit_slot_state state);
+
+/* --- bank_memory.c */
+/* Finds the devices that the configuration names. */
+enum refit_status refit_bank_find_devices(struct refit_bank *bank, const struct refit_bank_config *config,
+                                          struct refit_error *err);
+bool refit_bank_on_device(const struct refit_bank *bank, uint32_t slot);
+enum refit_protection refit_bank_protection(const struct refit_bank *bank);
+bool refit_bank_sized(const struct refit_bank *bank);
+uint64_t refit_bank_rank_bytes(const struct refit_bank *bank, uint32_t rank);
 bool refit_bank_has_memory(const struct refit_bank *bank);
 /* Makes what is missing. `slot`: one slot, also what can't be written is replaced; REFIT_SLOT_NONE: all. Called
  * without the lock, with `allocating` set by the caller. */
 enum refit_status refit_bank_make_memory(struct refit_bank *bank, uint32_t slot, struct refit_error *err);
-void refit_bank_set_state(struct refit_bank *bank, uint32_t slot, enum refit_slot_state state);
+/* A descriptor for an engine; the caller closes it. */
+enum refit_status refit_bank_export(struct refit_bank *bank, uint32_t slot, uint32_t rank, int *fd,
+                                    struct refit_error *err);
+/* Which memory it is, across restarts; zeros for NULL. */
+void refit_bank_identify(const struct refit_arena *arena, struct refit_slot_identity *out);
+/* What `attached` and `slot` say of memory on devices. */
+void refit_bank_describe_device(const struct refit_bank *bank, uint32_t rank, struct refit_attach_device *out);
+/* After a restart, from an engine's descriptor, if it is what was recorded. */
+enum refit_status refit_bank_take_back(struct refit_bank *bank, uint32_t slot, uint32_t rank, int fd,
+                                       struct refit_arena **out, bool *writable, struct refit_error *err);
 
 /* --- bank_reader.c */
 enum refit_status refit_reader_create(uint32_t rank, uint32_t slots, struct refit_reader **out,

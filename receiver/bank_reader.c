@@ -195,7 +195,7 @@ static enum refit_status export_all(struct refit_bank *bank, const struct refit_
                                     size_t *count, struct refit_error *err)
 {
     for (uint32_t i = 0; i < bank->slots; i++) {
-        enum refit_status status = refit_slot_export(bank->slot[i].arena[reader->rank], &fds[*count], err);
+        enum refit_status status = refit_bank_export(bank, i, reader->rank, &fds[*count], err);
         if (status != REFIT_OK)
             return status;
         ++*count;
@@ -220,6 +220,7 @@ enum refit_status refit_reader_greet(struct refit_bank *bank, struct refit_reade
                                      .window = window_for(bank, reader)};
     int fds[REFIT_CLIENT_FDS_MAX] = {reader->claim_fd};
     size_t count = 1;
+    refit_bank_describe_device(bank, reader->rank, &m.device);
     enum refit_status status = export_all(bank, reader, fds, &count, err);
     if (status == REFIT_OK)
         status = refit_attach_send(reader->sock, &m, fds, count, err);

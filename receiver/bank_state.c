@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The bank's section of the state file: what each slot holds and which memfd it is on each rank.
+ * The bank's section of the state file: what each slot holds and which memory it is on each rank: the inode of a memfd,
+ * the id of a slot on a device.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "receiver/bank_internal.h"
 
 /* --- writing ----------------------------------------------------------------------------------------------- */
@@ -14,13 +16,13 @@ static json_t *memory_json(const struct refit_bank *bank, uint32_t slot)
 {
     json_t *list = json_array();
     for (uint32_t rank = 0; list && rank < bank->ranks; rank++) {
-        struct refit_slot_identity id = {0};
-        struct refit_piece piece;
-        if (bank->slot[slot].arena[rank]) {
-            refit_arena_piece_at(bank->slot[slot].arena[rank], 0, &piece);
-            (void)!refit_slot_identify(piece.fd, &id, NULL); /* zeros are nobody's memory */
-        }
-        json_array_append_new(list, json_pack("[o,o]", refit_json_u64(id.device), refit_json_u64(id.inode)));
+        char id_text[2 * sizeof(struct refit_slot_identity) + 1];
+        struct refit_slot_identity id;
+        refit_bank_identify(bank->slot[slot].arena[rank], &id);
+        refit_text_hex(&id, sizeof id, id_text);
+        json_array_append_new(list, refit_bank_on_device(bank, slot)
+                                        ? json_string(id_text)
+                                        : json_pack("[o,o]", refit_json_u64(id.device), refit_json_u64(id.inode)));
     }
     return list;
 }
@@ -40,7 +42,7 @@ static json_t *bank_json(const struct refit_bank *bank)
         json_array_append_new(slots, slot_json(bank, i));
     json_t *object = json_pack("{s:i, s:i, s:s, s:s, s:o}", "ranks", (int)bank->ranks, "first_rank",
                                (int)bank->first_rank, "protection",
-                               refit_protection_name(bank->protection), "layout",
+                               refit_protection_name(refit_bank_protection(bank)), "layout",
                                bank->layout ? refit_layout_digest(bank->layout) : "", "slots", slots);
     if (object && bank->swap_to != REFIT_SLOT_NONE)
         json_object_set_new(object, "swap_to", json_integer(bank->swap_to));
@@ -109,9 +111,11 @@ static enum refit_status read_memory(const struct refit_bank *bank, const json_t
         return refit_fail(err, REFIT_INVALID, "slot: memory of %u ranks expected", bank->ranks);
     for (uint32_t rank = 0; rank < bank->ranks; rank++) {
         const json_t *pair = json_array_get(list, rank);
+        if (json_is_string(pair) && refit_text_unhex(json_string_value(pair), &out[rank], sizeof out[rank]))
+            continue;
         const json_t *device = json_array_get(pair, 0), *inode = json_array_get(pair, 1);
         if (!json_is_integer(device) || !json_is_integer(inode))
-            return refit_fail(err, REFIT_INVALID, "slot: memory of rank %u is not a pair of numbers", rank);
+            return refit_fail(err, REFIT_INVALID, "slot: memory of rank %u is neither a pair of numbers nor an id", rank);
         out[rank].device = (uint64_t)json_integer_value(device);
         out[rank].inode = (uint64_t)json_integer_value(inode);
     }

@@ -195,9 +195,10 @@ static enum refit_status send_replaced(struct refit_bank *bank, uint32_t slot, s
         int fd = -1;
         if (!refit_reader_attached(r))
             continue;
-        enum refit_status status = refit_slot_export(bank->slot[slot].arena[r->rank], &fd, err);
+        enum refit_status status = refit_bank_export(bank, slot, r->rank, &fd, err);
         if (status != REFIT_OK)
             return status;
+        refit_bank_describe_device(bank, r->rank, &m.device);
         refit_reader_send(r, &m, &fd, 1);
         refit_io_close(&fd);
     }

@@ -135,10 +135,7 @@ static enum refit_status copy_window(const struct refit_keep *keep, struct refit
     uint32_t index = rank - keep->first_rank;
     enum refit_status status =
         refit_memory_copy(keep->to[index], walk, keep->from[index], walk, segments, &completion, err);
-    struct refit_error ignored;
-    enum refit_status ended =
-        refit_completion_wait(&completion, refit_deadline_in_ms(REFIT_ABORT_MS), status == REFIT_OK ? err : &ignored);
-    return status == REFIT_OK ? ended : status;
+    return refit_completion_end(&completion, status, refit_deadline_in_ms(REFIT_ABORT_MS), err);
 }
 
 /* Every rank's copy; of equal ones the first counts. */

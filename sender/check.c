@@ -16,8 +16,7 @@ static enum refit_status digest_batch(struct checked *checked, const struct refi
     struct refit_completion completion = {0};
     struct refit_walk walk = refit_walk_batch(checked->plan, edge, batch, checked->rank);
     enum refit_status status = refit_memory_digest(checked->arena, walk, &checked->segments, &completion, err);
-    if (status == REFIT_OK)
-        status = refit_completion_wait(&completion, refit_memory_patience(), err);
+    status = refit_completion_end(&completion, status, refit_memory_patience(), err);
     return status;
 }
 

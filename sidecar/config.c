@@ -76,6 +76,10 @@ const struct refit_config_option refit_config_options[] = {
     {"slots", NUMBER, AT(slots), "2", 1, 16, NULL, "whole copies of the weights kept; 1 with --swap in-place"},
     {"slot-bytes", BYTES, AT(slot_bytes), "0", 0, 0, NULL,
      "bytes per slot and rank, reserved at start; 0: sized by --layout, or by the first engine"},
+    {"memory", TEXT, AT(memory), "host", 0, 0, NULL,
+     "where slots are: host; cuda (rank i has device i); or cuda:0,1,... with a device for each of --ranks"},
+    {"receive", ONE_OF, AT(receive), "staged", 0, 0, "staged|in-engine|sidecar",
+     "how bytes come into slots on a GPU: staged (through host memory, by copy engines)"},
     {"protection", ONE_OF, AT(protection), "uid", 0, 0, "uid|seal",
      "how slots are kept from being written: uid (the engine has another uid) or seal"},
     {"swap", ONE_OF, AT(swap), "pointer", 0, 0, "pointer|copy|remap|in-place",
@@ -518,6 +522,8 @@ static enum refit_status check(const struct refit_config *config, struct refit_e
         return refit_fail(err, REFIT_INVALID, "--first-rank %" PRIu64 ": --ranks-total is needed beside it",
                           config->first_rank);
     status = check_engine(config, err);
+    if (status == REFIT_OK)
+        status = refit_config_check_memory(config, err);
     if (status)
         return status;
     if (config->deadline_ms > config->deadline_max_ms)

@@ -22,7 +22,9 @@ enum refit_config_source {
     REFIT_CONFIG_DEFAULT, REFIT_CONFIG_FILE, REFIT_CONFIG_ENVIRONMENT, REFIT_CONFIG_FLAG
 };
 enum refit_data_tls { REFIT_DATA_TLS_AUTO, REFIT_DATA_TLS_ON, REFIT_DATA_TLS_OFF };
+enum refit_receive { REFIT_RECEIVE_STAGED, REFIT_RECEIVE_IN_ENGINE, REFIT_RECEIVE_SIDECAR };
 #define REFIT_CONFIG_OPTIONS_MAX 96
+#define REFIT_CONFIG_RANKS_MAX 1024
 
 struct refit_config {
     enum refit_config_action action;
@@ -55,6 +57,8 @@ struct refit_config {
     char state_file[REFIT_CONFIG_TEXT_MAX];
     char replica[128];
     uint64_t ranks, first_rank, ranks_total, slots, slot_bytes;
+    char memory[REFIT_CONFIG_TEXT_MAX]; /* as refit_config_read_memory has it */
+    uint64_t receive;    /* enum refit_receive */
     uint64_t protection; /* enum refit_protection */
     uint64_t swap;       /* enum refit_swap_mode */
     char layout[REFIT_CONFIG_TEXT_MAX];
@@ -98,6 +102,14 @@ struct refit_config_data_tls {
     bool client_optional;
 };
 void refit_config_read_data_tls(const struct refit_config *config, struct refit_config_data_tls *out);
+/* --memory, taken apart. */
+struct refit_config_memory {
+    bool cuda;
+    int devices[REFIT_CONFIG_RANKS_MAX]; /* of cuda: one per rank served here */
+};
+REFIT_MUST_CHECK enum refit_status refit_config_read_memory(const struct refit_config *config,
+                                                            struct refit_config_memory *out, struct refit_error *err);
+REFIT_MUST_CHECK enum refit_status refit_config_check_memory(const struct refit_config *config, struct refit_error *err);
 void refit_config_help(FILE *out);
 void refit_config_manual(FILE *out, const char *version); /* refitd(8), as roff */
 /* In the form of a configuration file, which --config takes back, with a comment before what is not the default that says

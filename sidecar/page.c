@@ -92,6 +92,22 @@ static void put_model(const struct refit_health_view *view, struct refit_buf *ou
         put_or_dash(out, "");
 }
 
+static void put_memory(const struct refit_health_view *view, struct refit_buf *out)
+{
+    const struct refit_bank_snapshot *bank = view->receiver ? &view->receiver->bank : NULL;
+    const char *before = ": device ";
+    put_or_dash(out, bank ? refit_health_memory_name(bank) : "");
+    for (uint32_t i = 0; bank && i < bank->ranks && i < sizeof bank->rank / sizeof bank->rank[0]; i++) {
+        bool known = bank->rank[i].device < 0;
+        for (uint32_t k = 0; k < i; k++)
+            known = known || bank->rank[k].device == bank->rank[i].device;
+        if (known)
+            continue;
+        refit_buf_printf(out, "%s%d", before, bank->rank[i].device);
+        before = ", ";
+    }
+}
+
 static void put_rollback(const struct refit_health_view *view, struct refit_buf *out)
 {
     if (!view->receiver || !view->receiver->bank.rollback_available)
@@ -159,9 +175,9 @@ static const struct {
     void (*put)(const struct refit_health_view *view, struct refit_buf *out);
 } marks[] = {
     {"version", put_version},   {"label", put_label},       {"digest", put_digest},       {"layout", put_layout},
-    {"since", put_since},       {"model", put_model},       {"rollback", put_rollback},   {"ready", put_ready},
-    {"refit", put_refit},       {"style", put_style},       {"ready_text", put_ready_text}, {"instance", put_instance},
-    {"script", put_script},     {"software", put_software},
+    {"since", put_since},       {"model", put_model},       {"memory", put_memory},       {"rollback", put_rollback},
+    {"ready", put_ready},       {"refit", put_refit},       {"style", put_style},         {"ready_text", put_ready_text},
+    {"instance", put_instance}, {"script", put_script},     {"software", put_software},
 };
 
 static void put_mark(const struct refit_health_view *view, const char *name, size_t len, struct refit_buf *out)

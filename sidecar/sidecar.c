@@ -342,6 +342,7 @@ static void run_open(struct refit_job *job)
 {
     struct passage *passage = (struct passage *)job;
     struct refit_receiver_config config;
+    struct refit_config_memory memory;
     struct sockaddr_storage data;
     char host[64];
     int len;
@@ -354,7 +355,12 @@ static void run_open(struct refit_job *job)
         return;
     look_at_checkpoint_root(passage->sidecar->config->checkpoint_root);
     refit_listen_address_host(&data, host, sizeof host);
+    passage->status = refit_config_read_memory(passage->sidecar->config, &memory, &passage->err);
+    if (passage->status)
+        return;
     fill_receiver_config(passage->sidecar, host, refit_listen_address_port(&data), &config);
+    config.bank.memory = memory.cuda ? REFIT_ARENA_CUDA : REFIT_ARENA_HOST;
+    config.bank.devices = memory.devices;
     passage->status = refit_receiver_open(&config, &passage->receiver, &passage->err);
     if (passage->status == REFIT_OK && passage->sidecar->driver)
         passage->status = refit_driver_start(passage->sidecar->driver, refit_receiver_bank(passage->receiver), wake,

@@ -51,8 +51,7 @@ static enum refit_status read_batch(struct local_holder *holder, const struct re
         status = refit_memory_pack(arena, walk, slot, &holder->segments, &completion, err);
         refit_count(&counters->copied_bytes, walk.left);
     }
-    if (status == REFIT_OK)
-        status = refit_completion_wait(&completion, refit_deadline_in_ms(REFIT_ABORT_MS), err);
+    status = refit_completion_end(&completion, status, refit_deadline_in_ms(REFIT_ABORT_MS), err);
     refit_count(slot_plus_1 ? &counters->pack_ns : &counters->verify_ns, (uint64_t)(refit_clock_ns() - start));
     return status;
 }

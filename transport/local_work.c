@@ -309,8 +309,7 @@ static enum refit_status pull(struct refit_local_receiver *receiver, struct refi
     } else {
         return refit_fail(err, REFIT_INVALID, "the holder's memory does not have the batch any more");
     }
-    if (status == REFIT_OK)
-        status = refit_completion_wait(&completion, refit_deadline_in_ms(REFIT_ABORT_MS), err);
+    status = refit_completion_end(&completion, status, refit_deadline_in_ms(REFIT_ABORT_MS), err);
     return status == REFIT_OK ? refit_places_spread(places, err) : status;
 }
 

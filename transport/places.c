@@ -62,8 +62,7 @@ enum refit_status refit_places_scatter(struct refit_places *places, const void *
         enum refit_status status =
             refit_memory_scatter(place->arena, refit_window_cut(&place->walk, bytes), staging,
                                  i == 0 ? segments : &places->spare, &completion, err);
-        if (status == REFIT_OK)
-            status = refit_completion_wait(&completion, refit_deadline_in_ms(REFIT_ABORT_MS), err);
+        status = refit_completion_end(&completion, status, refit_deadline_in_ms(REFIT_ABORT_MS), err);
         if (status != REFIT_OK)
             return status;
     }
@@ -78,8 +77,7 @@ enum refit_status refit_places_spread(struct refit_places *places, struct refit_
         struct refit_completion completion;
         enum refit_status status = refit_memory_copy(place->arena, place->walk, landed->arena, landed->walk,
                                                      &places->spare, &completion, err);
-        if (status == REFIT_OK)
-            status = refit_completion_wait(&completion, refit_deadline_in_ms(REFIT_ABORT_MS), err);
+        status = refit_completion_end(&completion, status, refit_deadline_in_ms(REFIT_ABORT_MS), err);
         if (status != REFIT_OK)
             return status;
     }

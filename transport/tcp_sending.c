@@ -100,8 +100,7 @@ static enum refit_status pack_piece(struct refit_sending *sending, const struct 
     int64_t start = refit_clock_ns();
     enum refit_status status = refit_memory_pack(
         arena, window, refit_host_buffer_bytes(sending->staging), &sending->piece, &completion, err);
-    if (status == REFIT_OK)
-        status = refit_completion_wait(&completion, refit_deadline_in_ms(REFIT_ABORT_MS), err);
+    status = refit_completion_end(&completion, status, refit_deadline_in_ms(REFIT_ABORT_MS), err);
     if (status == REFIT_OK && !refit_segments_join(&sending->segments, &sending->piece))
         status = refit_fail_alloc(err, "segments of a batch", sending->piece.count);
     refit_count(&endpoint->counters.pack_ns, (uint64_t)(refit_clock_ns() - start));

@@ -38,6 +38,11 @@
   const total = refit => PHASES.reduce((sum, phase) => sum + (refit.phase_us[phase] || 0), 0);
   const outcome = refit => refit.phase === 'committed' ? 'committed' : refit.phase === 'aborted' ? 'aborted: ' + refit.error.status : refit.phase;
 
+  function memory(weights) {
+    const devices = weights.ranks.filter(rank => rank.device).map(rank => rank.device.number);
+    return weights.memory === 'host' ? 'host' : weights.memory + ': device ' + [...new Set(devices)].join(', ');
+  }
+
   function showServing(state) {
     const weights = state.weights, active = weights && weights.active, slot = active && weights.slots[active.slot];
     document.title = 'Refit: version ' + (active ? active.version : 'none');
@@ -46,6 +51,7 @@
     text('digest', active && active.digest || '–');
     text('since', slot ? stamp(slot.since_ms) : '–');
     text('model', weights && weights.model_bytes ? bytes(weights.model_bytes) : '–');
+    text('memory', weights ? memory(weights) : '–');
     text('layout', weights && weights.layout || 'not known yet');
     text('instance', weights ? weights.instance : '–');
     text('rollback', !weights ? '–' : (weights.rollback_available ? 'to version ' + weights.rollback_version : 'not available') +

@@ -84,11 +84,26 @@ static void a_number_without_unit_is_what_the_caller_says(void **state)
     assert_false(refit_text_duration("9223372036854775807", 1000, &ms));
 }
 
+static void hex_comes_back_as_the_bytes_it_was(void **state)
+{
+    const uint8_t bytes[] = {0x00, 0x9f, 0xa0, 0xff};
+    uint8_t back[4];
+    char text[9];
+    refit_text_hex(bytes, 4, text);
+    assert_string_equal(text, "009fa0ff");
+    assert_true(refit_text_unhex("009FA0fF", back, 4));
+    assert_memory_equal(back, bytes, 4);
+    static const char *const bad[] = {"", "009fa0f", "009fa0fff", "009fa0fg", "009fa0f@", "009fa0f\x80", "0x9fa0ff"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_false(refit_text_unhex(bad[i], back, 4));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_steers_a_terminal_is_control),
         cmocka_unit_test(a_log_line_stays_one_line_of_text),
+        cmocka_unit_test(hex_comes_back_as_the_bytes_it_was),
         cmocka_unit_test(a_duration_is_digits_and_a_unit),
         cmocka_unit_test(a_number_without_unit_is_what_the_caller_says),
     };

@@ -70,6 +70,24 @@ static void every_message_comes_back_as_it_was_sent(void **state)
     round_trip(*state, (struct refit_attach_message){.type = REFIT_ATTACH_DETACH});
 }
 
+static void slots_on_a_device_are_named(void **state)
+{
+    struct refit_attach_message sent = {.type = REFIT_ATTACH_ATTACHED, .abi = 1, .slots = 3, .bytes = 9,
+                                        .device = {.slots = 5, .granularity = 2 << 20}};
+    memset(sent.device.uuid, 0xAB, sizeof sent.device.uuid);
+    memset(sent.device.id[0], 1, REFIT_SLOT_ID_BYTES);
+    memset(sent.device.id[2], 3, REFIT_SLOT_ID_BYTES);
+    struct refit_attach_message m = round_trip(*state, sent);
+    assert_memory_equal(&m.device, &sent.device, sizeof m.device);
+    sent = (struct refit_attach_message){.type = REFIT_ATTACH_SLOT, .slot = 2, .device = {.slots = 5}};
+    memset(sent.device.id[2], 7, REFIT_SLOT_ID_BYTES);
+    m = round_trip(*state, sent);
+    assert_int_equal(m.device.slots, 4);
+    assert_memory_equal(m.device.id[2], sent.device.id[2], REFIT_SLOT_ID_BYTES);
+    sent.slot = 1; /* that one is a memfd */
+    assert_int_equal(round_trip(*state, sent).device.slots, 0);
+}
+
 static void text_that_is_not_utf8_is_sent_as_question_marks(void **state)
 {
     struct refit_attach_message m = round_trip(*state, (struct refit_attach_message){
@@ -88,12 +106,23 @@ static void an_empty_socket_is_busy_and_a_closed_one_is_a_lost_peer(void **state
     assert_int_equal(refit_attach_receive(pair->sock[1], &m, fds, 1, &count, NULL), REFIT_PEER);
 }
 
+#define ID "000102030405060708090a0b0c0d0e0f"
+#define ATTACHED(device) "{\"type\":\"attached\",\"abi\":1,\"slots\":2,\"bytes\":1,\"device\":" device "}"
+
 static void what_is_no_message_is_refused(void **state)
 {
     static const char *const garbage[] = {
         "x", "{}", "[]", "\"attach\"", "{\"type\":7}", "{\"type\":\"none\"}", "{\"type\":\"attach\"}",
         "{\"type\":\"slot\",\"slot\":-1}", "{\"type\":\"slot\",\"slot\":4294967296}",
         "{\"type\":\"slot\",\"slot\":1.5}",
+        "{\"type\":\"slot\",\"slot\":1,\"id\":\"12\"}",
+        "{\"type\":\"slot\",\"slot\":1,\"id\":7}",
+        ATTACHED("7"), ATTACHED("{}"), ATTACHED("{\"uuid\":\"zz\",\"granularity\":1,\"slots\":[]}"),
+        ATTACHED("{\"uuid\":\"" ID "\",\"granularity\":-1,\"slots\":[\"\",\"\"]}"),
+        ATTACHED("{\"uuid\":\"" ID "\",\"granularity\":1,\"slots\":[\"\"]}"),
+        ATTACHED("{\"uuid\":\"" ID "\",\"granularity\":1,\"slots\":[\"\",\"12\"]}"),
+        "{\"type\":\"attached\",\"abi\":1,\"slots\":99,\"bytes\":1,\"device\":{\"uuid\":\"" ID
+        "\",\"granularity\":1,\"slots\":[]}}",
         "{\"type\":\"ready\",\"refit\":\"1\",\"ok\":1,\"text\":\"\"}",
         "{\"type\":\"refused\",\"status\":99,\"text\":\"\"}",
         "{\"type\":\"prepare\",\"refit\":\"1\",\"slot\":0,\"version\":0,\"label\":\"\",\"digest\":\"\"}",
@@ -130,6 +159,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(every_message_comes_back_as_it_was_sent, open_pair, close_pair),
+        cmocka_unit_test_setup_teardown(slots_on_a_device_are_named, open_pair, close_pair),
         cmocka_unit_test_setup_teardown(text_that_is_not_utf8_is_sent_as_question_marks, open_pair, close_pair),
         cmocka_unit_test_setup_teardown(an_empty_socket_is_busy_and_a_closed_one_is_a_lost_peer, open_pair,
                                         close_pair),

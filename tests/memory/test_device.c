@@ -278,17 +278,42 @@ static void what_was_launched_before_a_failure_is_waited_for(void **state)
     assert_int_equal(f->batches, 1);
 }
 
-static void unreachable(void *ctx, const struct world_batch *batch)
+static void carried(void *ctx, const struct world_batch *batch)
 {
     struct fixture *f = ctx;
     struct refit_completion completion;
+    must(f, refit_memory_pack(batch->source, batch->from, f->message, &f->expected, &completion, &f->err));
+    must(f, refit_memory_copy(f->arena, batch->to, batch->source, batch->from, &f->segments, &completion, &f->err));
+    assert_null(completion.pending);
+    expect_digests(f);
+    must(f, refit_memory_digest(f->arena, batch->to, &f->segments, &completion, &f->err));
+    wait_for(f, &completion);
+    expect_digests(f);
+    /* From one such memory to another. */
+    must(f, refit_memory_copy(f->arena, batch->to, f->arena, batch->to, &f->segments, &completion, &f->err));
+    expect_digests(f);
+    device.fail_after = 0;
+    assert_int_equal(refit_memory_copy(f->arena, batch->to, batch->source, batch->from, &f->segments, &completion,
+                                       &f->err), REFIT_SYSTEM);
+    assert_int_equal(device.queued, 0);
+    f->batches++;
+}
+
+static void a_file_comes_to_a_device_through_a_message(void **state)
+{
+    struct fixture *f = *state;
+    world_open(&f->world, ONE, WORLD_FILE, TURNED, WORLD_WHOLE);
+    world_batches(&f->world, carried, f);
+    assert_int_equal(f->batches, 1);
+}
+
+static void unreachable(void *ctx, const struct world_batch *batch)
+{
+    struct fixture *f = ctx;
     struct refit_iov_cursor cursor;
     struct iovec iov;
     int count;
     assert_null(refit_arena_host(f->arena, 0, 1));
-    assert_int_equal(refit_memory_copy(f->arena, batch->to, batch->source, batch->from, &f->segments, &completion,
-                                       &f->err),
-                     REFIT_UNSUPPORTED);
     refit_iov_begin(&cursor, batch->to);
     assert_int_equal(refit_iov_next(&cursor, f->arena, &iov, 1, 100, &count, &f->err), REFIT_UNSUPPORTED);
     assert_int_equal(refit_segments_advance(&f->segments, &cursor, f->arena, 1, &f->err), REFIT_UNSUPPORTED);
@@ -323,6 +348,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         CASE(bytes_move_when_the_completion_is_waited_for),
+        CASE(a_file_comes_to_a_device_through_a_message),
         CASE(a_wait_has_a_deadline),
         CASE(what_was_launched_before_a_failure_is_waited_for),
         CASE(what_needs_an_address_is_refused),

@@ -4,10 +4,13 @@
  * command per message on descriptor 0 and answers each with one message that begins with a status.
  *
  *     bank_process rank SOCKET RANK RANKS BYTES NAME [STEP-FD]
- *     bank_process bank SOCKET RANKS SLOTS uid|seal ADOPT-MS SWAP
+ *     bank_process bank SOCKET RANKS SLOTS uid|seal|cuda ADOPT-MS SWAP
+ *
+ * A rank takes the memory that BANK_MEMORY names: host, cuda; else any.
  *
  * Linked so that the chunks of an exchange and the mappings of a window pass through here first, and can be made to fail.
  */
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -22,6 +25,7 @@
 
 #include "memory/exchange_internal.h"
 #include "memory/window.h"
+#include "memory/cuda_stream.h"
 #include "tests/receiver/bank_model.h"
 
 #define PINS_MAX 16
@@ -260,6 +264,58 @@ static void do_fork(void)
     reply(REFIT_OK, "%d", (int)child);
 }
 
+static enum refit_memory_kind wanted_memory(void)
+{
+    const char *text = getenv("BANK_MEMORY");
+    if (!text)
+        return REFIT_MEMORY_ANY;
+    return strcmp(text, "cuda") == 0 ? REFIT_MEMORY_CUDA : REFIT_MEMORY_HOST;
+}
+
+static void do_memory(const struct rank *rank)
+{
+    struct refit_memory_info info;
+    refit_engine_memory(rank->engine, &info);
+    reply(REFIT_OK, "%s device=%d uuid=%02x granularity=%" PRIu64 " bytes=%" PRIu64,
+          info.kind == REFIT_MEMORY_CUDA ? "cuda" : "host", info.device, info.uuid[0], info.granularity,
+          info.slot_bytes);
+}
+
+/* On a stream of its own, as an engine has one. */
+static void do_release_on_stream(struct rank *rank, const char *text)
+{
+    static struct refit_cuda_stream *stream;
+    struct refit_memory_info info;
+    struct refit_error error = {0};
+    refit_engine_memory(rank->engine, &info);
+    enum refit_status status = REFIT_OK;
+    if (!stream && info.device >= 0)
+        status = refit_cuda_stream_create(info.device, REFIT_CUDA_PRIORITY_DEFAULT, &stream, &error);
+    void *handle = stream ? refit_cuda_stream_handle(stream) : NULL;
+    if (status == REFIT_OK)
+        status = refit_engine_release_on_stream(rank->engine, &rank->pin[atoi(text) % PINS_MAX], handle, &error);
+    reply(status, "%s", error.text);
+}
+
+/* Of the look-alike that this process has opened. */
+static void do_device(const char *text)
+{
+    char call[48];
+    int number = 0;
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    void (*hold)(int) = NULL;
+    void (*fail_call)(const char *, int) = NULL;
+    *(void **)(void *)&hold = library ? dlsym(library, "standin_cuda_hold") : NULL;
+    *(void **)(void *)&fail_call = library ? dlsym(library, "standin_cuda_fail_call") : NULL;
+    bool holds = hold && sscanf(text, "hold %d", &number) == 1;
+    bool fails = fail_call && !holds && sscanf(text, "fail %47s %d", call, &number) == 2;
+    if (holds)
+        hold(number);
+    if (fails)
+        fail_call(call, number);
+    reply(holds || fails ? REFIT_OK : REFIT_INVALID, "%s", text);
+}
+
 static void rank_command(struct rank *rank)
 {
     struct refit_error error = {0};
@@ -309,6 +365,12 @@ static void rank_command(struct rank *rank)
         reply(REFIT_OK, "%lu %lu %lu", rank->steps, rank->torn, rank->stale);
     } else if (argument("hooks")) {
         reply(REFIT_OK, "%lu %lu %lu", rank->prepared, rank->swapped, rank->last_swapped);
+    } else if ((text = argument("release-on-stream"))) {
+        do_release_on_stream(rank, text);
+    } else if ((text = argument("device"))) {
+        do_device(text);
+    } else if (argument("memory")) {
+        do_memory(rank);
     } else if (argument("reopen")) {
         do_reopen();
     } else if (argument("fork")) {
@@ -330,7 +392,7 @@ static int run_rank(char **argv, int argc)
     rank.config = (struct refit_engine_config){
         .socket_path = argv[2], .rank = (uint32_t)atoi(argv[3]), .ranks = (uint32_t)atoi(argv[4]),
         .label = "a test's rank", .layout = rank.layout, .prepare = on_prepare, .before_swap = on_before, .after_swap = on_after,
-        .context = &rank};
+        .context = &rank, .memory = wanted_memory()};
     model_layout(rank.layout, sizeof rank.layout, rank.config.ranks, strtoul(argv[5], NULL, 10), argv[6]);
     rank.config.layout_len = strlen(rank.layout);
     while (next_command())
@@ -356,11 +418,17 @@ static void do_snapshot(struct refit_bank *bank)
 static void do_inode(struct refit_bank *bank, const char *text)
 {
     struct refit_slot_identity identity = {0};
+    struct refit_cuda_slot_info info;
     struct refit_piece piece;
     unsigned slot = 0, rank = 0;
     (void)!sscanf(text, "%u %u", &slot, &rank);
-    refit_arena_piece_at(refit_bank_arenas(bank, slot)[rank], 0, &piece);
+    const struct refit_arena *arena = refit_bank_arenas(bank, slot)[rank];
+    refit_arena_piece_at(arena, 0, &piece);
     enum refit_status status = refit_slot_identify(piece.fd, &identity, NULL);
+    if (refit_arena_kind(arena) == REFIT_ARENA_CUDA) {
+        refit_cuda_slot_info(arena, &info);
+        memcpy(&identity, info.id, sizeof identity);
+    }
     reply(status, "%" PRIu64, identity.inode);
 }
 
@@ -423,6 +491,7 @@ static int run_bank(char **argv)
     struct refit_bank_config config = {
         .ranks = ranks, .slots = (uint32_t)atoi(argv[4]), .socket_path = argv[2], .socket_mode = 0666,
         .protection = strcmp(argv[5], "seal") == 0 ? REFIT_PROTECT_SEAL : REFIT_PROTECT_UID,
+        .memory = strcmp(argv[5], "cuda") == 0 ? REFIT_ARENA_CUDA : REFIT_ARENA_HOST,
         .adopt_ms = atoi(argv[6]), .swap = (enum refit_swap_mode)atoi(argv[7])};
     enum refit_status status = refit_bank_open(&config, &bank, &error);
     reply(status, "%s", error.text);

@@ -69,6 +69,15 @@ void bank_open(struct bank_world *world, uint32_t ranks, uint32_t slots, enum re
         fail_msg("%s", error.text);
 }
 
+enum refit_status bank_open_cuda(struct bank_world *world, uint32_t ranks, uint32_t slots, const int *devices,
+                                 struct refit_error *error)
+{
+    struct refit_bank_config config = {.ranks = ranks, .slots = slots, .socket_path = world->socket_path,
+                                       .slot_bytes = (uint64_t)2 * RANK_BYTES, .memory = REFIT_ARENA_CUDA,
+                                       .devices = devices, .socket_mode = 0666, .adopt_ms = 5000};
+    return refit_bank_open(&config, &world->bank, error);
+}
+
 struct refit_bank_snapshot bank_now(struct bank_world *world)
 {
     struct refit_bank_snapshot now;

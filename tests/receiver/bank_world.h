@@ -42,6 +42,9 @@ int bank_world_teardown(void **state);
 
 /* Opens the bank in this process. */
 void bank_open(struct bank_world *world, uint32_t ranks, uint32_t slots, enum refit_protection protection);
+/* With slots on devices, by ordinal; NULL: rank i has device i. */
+enum refit_status bank_open_cuda(struct bank_world *world, uint32_t ranks, uint32_t slots, const int *devices,
+                                 struct refit_error *error);
 struct refit_bank_snapshot bank_now(struct bank_world *world);
 /* Until the snapshot satisfies `done`. */
 void bank_await(struct bank_world *world, bool (*done)(const struct refit_bank_snapshot *now, uint64_t value),

@@ -145,6 +145,29 @@ static void what_belongs_together_is_checked(void **state)
     assert_error(LOAD("--deadline", "2h", "--deadline-max", "1h"), "--deadline");
 }
 
+static void slots_may_be_on_devices(void **state)
+{
+    struct refit_config_memory memory;
+    assert_int_equal(LOAD("--ranks", "2"), REFIT_OK);
+    assert_int_equal(refit_config_read_memory(&config, &memory, &err), REFIT_OK);
+    assert_false(memory.cuda);
+    assert_int_equal(LOAD("--memory", "cuda", "--ranks", "3"), REFIT_OK);
+    assert_int_equal(refit_config_read_memory(&config, &memory, &err), REFIT_OK);
+    assert_true(memory.cuda && memory.devices[0] == 0 && memory.devices[2] == 2);
+    assert_int_equal(LOAD("--memory", "cuda:7,0", "--ranks", "2"), REFIT_OK);
+    assert_int_equal(refit_config_read_memory(&config, &memory, &err), REFIT_OK);
+    assert_true(memory.cuda && memory.devices[0] == 7 && memory.devices[1] == 0);
+    static const char *const bad[] = {"", "gpu", "cuda:", "cuda:,0", "cuda:0,", "cuda:0,x", "cuda:-1,0", "cuda:1024,0",
+                                      "cuda:0 ,1", "cuda,0", "Cuda"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_error(LOAD("--memory", bad[i], "--ranks", "2"), "--memory: expected host, cuda, or cuda:0,1,...");
+    assert_error(LOAD("--memory", "cuda:0,1,2", "--ranks", "2"), "names 3 devices for --ranks 2");
+    assert_error(LOAD("--memory", "cuda", "--protection", "seal"), "CUDA has no seals");
+    assert_error(LOAD("--memory", "cuda", "--engine", "vllm=http://127.0.0.1:8000", "--layout", "x"), "host memory");
+    assert_error(LOAD("--receive", "in-engine"), "only staged is there");
+    assert_error(LOAD("--receive", "other"), "expected one of staged|in-engine|sidecar");
+}
+
 static void the_printed_configuration_is_read_back(void **state)
 {
     char *text;
@@ -338,6 +361,7 @@ int main(void)
         cmocka_unit_test(bulk_bytes_use_the_certificates_of_control_unless_told_otherwise),
         cmocka_unit_test(tls_options_belong_together),
         cmocka_unit_test(a_unix_socket_may_be_the_control_listener),
+        cmocka_unit_test(slots_may_be_on_devices),
         cmocka_unit_test(the_printed_configuration_is_read_back),
         cmocka_unit_test(values_are_exact),
         cmocka_unit_test(the_page_shows_what_help_shows),

@@ -51,10 +51,33 @@ void standin_count(int by)
     atomic_fetch_add(&live, by);
 }
 
+/* For processes that a test can't reach otherwise: "fail CALL NTH", "hold 0", "hold 1", once. */
+static void obey(const char *path)
+{
+    char line[96] = "", call[48];
+    int number;
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return;
+    if (!fgets(line, sizeof line, file))
+        line[0] = '\0';
+    fclose(file);
+    unlink(path);
+    if (sscanf(line, "fail %47s %d", call, &number) == 2)
+        standin_cuda_fail_call(call, number);
+    else if (sscanf(line, "hold %d", &number) == 1)
+        standin_cuda_hold(number);
+    else
+        standin_die("STANDIN_CUDA_CONTROL", "not understood: %s", line);
+}
+
 bool standin_enter(const char *name)
 {
     bool fails = false;
     int i = 0;
+    const char *control = getenv("STANDIN_CUDA_CONTROL");
+    if (control && access(control, R_OK) == 0)
+        obey(control);
     pthread_mutex_lock(&lock);
     while (i < CALLS_MAX - 1 && calls[i].times > 0 && strcmp(calls[i].name, name) != 0)
         i++;
@@ -167,9 +190,19 @@ CUresult cuDeviceGet(CUdevice *device, int ordinal)
     return ordinal >= 0 && ordinal < standin_devices() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
+/* STANDIN_CUDA_ORDER "1,0": what this process calls 0 is the machine's 1. */
+static int machine_number(int device)
+{
+    const char *order = getenv("STANDIN_CUDA_ORDER");
+    for (int i = 0; order && i < device; i++)
+        order = strchr(order, ',') ? strchr(order, ',') + 1 : NULL;
+    return order ? atoi(order) : device;
+}
+
 CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
 {
     ENTER_FAILS(FAILED);
+    device = machine_number(device);
     memset(uuid, 0x5A + device, sizeof *uuid);
     return CUDA_SUCCESS;
 }

@@ -5,7 +5,9 @@
  * name, and so does exit with something still allocated.
  *
  * STANDIN_CUDA_DEVICES in the environment: how many devices there are (1); STANDIN_CUDA_FABRIC: they have fabric handles
- * (of this process's own memory).
+ * (of this process's own memory); STANDIN_CUDA_ORDER: the machine's numbers of this process's devices ("1,0");
+ * STANDIN_CUDA_CONTROL: a file that is looked for at each call, and when it is there is obeyed and removed: "fail CALL NTH"
+ * or "hold 0" and "hold 1", as below.
  */
 #ifndef REFIT_TESTS_STANDIN_CUDA_H
 #define REFIT_TESTS_STANDIN_CUDA_H

@@ -2,7 +2,7 @@
  *
  * An engine rank that checks every byte of every version it is given, step after step.
  *
- *   reader SOCKET LAYOUT RANK RANKS STEPS_FILE [prepare-ms=N] [hold=N] [refuse=V] [trust] [hold-file=PATH]
+ *   reader SOCKET LAYOUT RANK RANKS STEPS_FILE [prepare-ms=N] [hold=N] [refuse=V] [trust] [hold-file=PATH] [cuda]
  *
  * Ranks of a replica meet in STEPS_FILE, a shared page: the leader names the version of a step, the followers pin it and say so, the
  * leader checks and releases. Prints one line per change: "step VERSION DIGEST LABEL". A byte that is not as the version has it
@@ -13,6 +13,7 @@
  *   hold=N        keeps each pin for N ms             trust     does not look at the bytes
  *   hold-file=P   keeps each pin while P exists, and prints "holding VERSION" the first time
  *   stable        has addresses baked in: that one of them changes is "torn", too
+ *   cuda          takes slots on a device, and no others
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -46,7 +47,7 @@ struct reader {
     unsigned long long refuse;
     const char *hold_file;
     uint64_t held;
-    bool trust, stable;
+    bool trust, stable, cuda;
     const void *const *table; /* of the first pin, when stable */
     const void *buffer;
     uint64_t last;
@@ -67,7 +68,8 @@ static void pause_ms(long ms)
         poll(NULL, 0, (int)ms);
 }
 
-/* The arena space starts at buffer 0: buffers are packed from offset 0 on. */
+/* The arena space starts at buffer 0: buffers are packed from offset 0 on. Slots on a device are a look-alike's, which the
+ * host may read. */
 static const uint8_t *space(struct refit_engine *engine, const struct refit_pin *pin)
 {
     return refit_engine_buffer(engine, pin, 0);
@@ -219,6 +221,8 @@ static void read_option(struct reader *r, const char *option)
         r->trust = true;
     else if (strcmp(option, "stable") == 0)
         r->stable = true;
+    else if (strcmp(option, "cuda") == 0)
+        r->cuda = true;
 }
 
 int main(int argc, char **argv)
@@ -239,7 +243,8 @@ int main(int argc, char **argv)
     }
     struct refit_engine_config config = {.socket_path = argv[1], .rank = r.rank, .ranks = r.ranks, .label = "reader",
                                          .layout = text, .layout_len = len, .prepare = on_prepare, .context = &r,
-                                         .stable_addresses = r.stable};
+                                         .stable_addresses = r.stable,
+                                         .memory = r.cuda ? REFIT_MEMORY_CUDA : REFIT_MEMORY_HOST};
     struct refit_engine *engine;
     if (refit_engine_attach(&config, 30000, &engine, &err) != REFIT_OK) {
         fprintf(stderr, "reader: %s\n", err.text);

@@ -73,6 +73,12 @@ typedef int (*refit_prepare_fn)(void *context, struct refit_engine *engine, cons
 typedef int (*refit_before_swap_fn)(void *context, const struct refit_version *version, const char *kv);
 typedef void (*refit_after_swap_fn)(void *context, const struct refit_version *version, const char *kv);
 
+/* Where slots are: refitd decides (--memory). `cuda` is a GPU's memory, and what the buffer functions return are addresses
+ * on that GPU (CUdeviceptr), for kernels and copies of the context that is current: its primary one. */
+enum refit_memory_kind {
+    REFIT_MEMORY_HOST, REFIT_MEMORY_CUDA, REFIT_MEMORY_ANY /* of a config: this engine asks refit_engine_memory() */
+};
+
 struct refit_engine_config {
     const char *socket_path;  /* of refitd: "/run/refit/refitd.sock" */
     uint32_t rank, ranks;     /* of this process in the replica; rank 0 leads */
@@ -84,6 +90,7 @@ struct refit_engine_config {
     refit_after_swap_fn after_swap;
     void *context;
     int stable_addresses; /* not 0: the engine has addresses baked in. Attach is REFIT_MISMATCH where refitd swaps by pointer */
+    enum refit_memory_kind memory;    /* what this engine can read; another one is REFIT_MISMATCH. 0: host */
 };
 
 /* Connect, declare, map all slots read-only. Retries until refitd is there or the time is over. *out is new.
@@ -105,16 +112,32 @@ REFIT_API enum refit_status refit_engine_acquire(struct refit_engine *engine, ui
 /* Ends the pin: its bytes may change from now on. Exactly once per acquire. For work that goes on after the call (a
  * kernel launched on a device) release when that work has ended, not when it was launched. */
 REFIT_API void refit_engine_release(struct refit_engine *engine, const struct refit_pin *pin);
+/* The same for slots on a GPU: the pin ends when the work that is queued on `stream` so far has ended. `stream` is a CUstream (or
+ * cudaStream_t) of the device's primary context, NULL for the default one. Returns at once; on an error the pin is still
+ * held, and is the caller's to release when the work has ended. Not while the stream is captured into a graph: after the graph
+ * was launched. The pin ends within a millisecond of the work; a device error leaves it held until the process ends, and
+ * detach waits for pending ones up to 10 s. REFIT_UNSUPPORTED: slots are in host memory. */
+REFIT_API enum refit_status refit_engine_release_on_stream(struct refit_engine *engine, const struct refit_pin *pin,
+                                                           void *stream, struct refit_error *err);
 
 /* Buffers are numbered in layout order on this rank; REFIT_NO_BUFFER when there is none of that name. */
 #define REFIT_NO_BUFFER UINT32_MAX
 REFIT_API uint32_t refit_engine_buffer_id(const struct refit_engine *engine, const char *name);
 REFIT_API uint32_t refit_engine_buffer_count(const struct refit_engine *engine);
 REFIT_API size_t refit_engine_buffer_bytes(const struct refit_engine *engine, uint32_t id);
-/* Read-only; valid while the pin is held; aligned to 256 bytes. */
+/* Read-only; valid while the pin is held; aligned to 256 bytes. Of a GPU's memory: the address there. */
 REFIT_API const void *refit_engine_buffer(const struct refit_engine *engine, const struct refit_pin *pin, uint32_t id);
 /* The table behind it: refit_engine_buffer_count pointers of the pinned slot. It stays valid until detach. */
 REFIT_API const void *const *refit_engine_table(const struct refit_engine *engine, const struct refit_pin *pin);
+/* What the buffers are in, on this rank; the same until detach. */
+struct refit_memory_info {
+    enum refit_memory_kind kind;
+    int device;           /* of cuda: its number in this process (CUDA_VISIBLE_DEVICES renumbers); else -1 */
+    uint8_t uuid[16];     /* of that device */
+    uint64_t granularity; /* of its allocations; 0 on the host */
+    uint64_t slot_bytes;  /* of one slot */
+};
+REFIT_API void refit_engine_memory(const struct refit_engine *engine, struct refit_memory_info *out);
 /* Label and digest of a pinned version. */
 REFIT_API void refit_engine_version(const struct refit_engine *engine, const struct refit_pin *pin,
                                     struct refit_version *out);
