@@ -79,7 +79,8 @@ const struct refit_config_option refit_config_options[] = {
     {"memory", TEXT, AT(memory), "host", 0, 0, NULL,
      "where slots are: host; cuda (rank i has device i); or cuda:0,1,... with a device for each of --ranks"},
     {"receive", ONE_OF, AT(receive), "staged", 0, 0, "staged|in-engine|sidecar",
-     "how bytes come into slots on a GPU: staged (through host memory, by copy engines)"},
+     "how bytes come into slots on a GPU: staged (through host memory, by copy engines); sidecar (experimental: from trainers' "
+     "GPUs, too, by NCCL in refitd, which then shares the GPU's computing with the engine)"},
     {"protection", ONE_OF, AT(protection), "uid", 0, 0, "uid|seal",
      "how slots are kept from being written: uid (the engine has another uid) or seal"},
     {"swap", ONE_OF, AT(swap), "pointer", 0, 0, "pointer|copy|remap|in-place",

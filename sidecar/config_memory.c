@@ -80,7 +80,9 @@ enum refit_status refit_config_check_memory(const struct refit_config *config, s
     enum refit_status status = refit_config_read_memory(config, &memory, err);
     if (status != REFIT_OK)
         return status;
-    if (config->receive != REFIT_RECEIVE_STAGED)
-        return refit_fail(err, REFIT_INVALID, "--receive: only staged is there in this release");
+    if (config->receive == REFIT_RECEIVE_IN_ENGINE)
+        return refit_fail(err, REFIT_INVALID, "--receive in-engine: is not there in this release; use staged");
+    if (config->receive == REFIT_RECEIVE_SIDECAR && !memory.cuda)
+        return refit_fail(err, REFIT_INVALID, "--receive sidecar: is for slots on GPUs; --memory cuda is needed beside it");
     return REFIT_OK;
 }

@@ -361,6 +361,7 @@ static void run_open(struct refit_job *job)
     fill_receiver_config(passage->sidecar, host, refit_listen_address_port(&data), &config);
     config.bank.memory = memory.cuda ? REFIT_ARENA_CUDA : REFIT_ARENA_HOST;
     config.bank.devices = memory.devices;
+    config.listener.nccl = passage->sidecar->config->receive == REFIT_RECEIVE_SIDECAR;
     passage->status = refit_receiver_open(&config, &passage->receiver, &passage->err);
     if (passage->status == REFIT_OK && passage->sidecar->driver)
         passage->status = refit_driver_start(passage->sidecar->driver, refit_receiver_bank(passage->receiver), wake,

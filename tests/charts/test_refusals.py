@@ -47,6 +47,11 @@ class Refusals(unittest.TestCase):
     def test_native_engine_with_a_gpu_that_refitd_can_not_reach(self):
         self.refused(['engine.resources.limits={"nvidia.com/gpu":"1"}'], "gpu.mode is none")
 
+    def test_slots_on_gpus_that_refitd_does_not_have(self):
+        self.refused(["weights.memory=cuda"], "weights.memory", "gpu.mode is none")
+        self.refused(["gpu.mode=dra", "engine.ranks=2"], "gpu.count", "1 GPUs for 2 ranks")
+        self.refused(["weights.memory=disk"], "memory")
+
     def test_exec_without_a_gpu_or_a_command(self):
         self.refused(["gpu.mode=exec"], "asks for no GPU")
         self.refused(["gpu.mode=exec", "engine.command=[]", 'engine.resources.limits={"nvidia.com/gpu":"1"}'], "engine.command")

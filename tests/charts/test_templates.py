@@ -80,6 +80,7 @@ class Memory(unittest.TestCase):
 
     def test_on_gpus_host_memory_is_the_staging(self):
         self.assertEqual(self.limit("native-dra"), (4 << 30) + (512 << 20))
+        self.assertEqual(self.limit("native-dra", "--set", "weights.memory=host"), 2 * 2 * (40 << 30) + (512 << 20))
 
     def test_a_larger_limit_of_yours_is_kept(self):
         resources = chart.container(chart.pod_spec(chart.example(CPU, "--set", "sidecar.resources.limits.memory=2Gi")), "refitd")
@@ -240,7 +241,8 @@ class Gpu(unittest.TestCase):
         self.assertEqual(command[:2], ["/opt/refit/bin/refit", "exec"])
         self.assertEqual(command[command.index("--") + 1:], ["python3", "-m", "example.engine"])
         env = {e["name"]: e.get("value") for e in engine["env"]}
-        self.assertEqual(env["REFIT_PROTECTION"], "seal")
+        self.assertEqual(env["REFIT_MEMORY"], "cuda")
+        self.assertNotIn("REFIT_PROTECTION", env)
         self.assertEqual(env["REFIT_SLOT_BYTES"], str(20 << 30))
         order = [e["name"] for e in engine["env"]]
         self.assertLess(order.index("POD_IP"), order.index("REFIT_ADVERTISE"))  # or $(POD_IP) stays as it is
@@ -248,6 +250,18 @@ class Gpu(unittest.TestCase):
         self.assertEqual(mounts["refit-program"]["mountPath"], "/opt/refit")
         self.assertNotIn("readOnly", mounts["refit-run"])
         self.assertIn("refit-tokens", mounts)
+
+    def test_slots_are_where_refitd_and_the_engine_share_gpus(self):
+        for name, options, memory in (("native-dra", (), "cuda"), ("native-dra", ("weights.memory=host",), "host"),
+                                      (CPU, (), "host"), ("vllm", (), "host")):
+            with self.subTest(example=name, options=options):
+                sets = [word for option in options for word in ("--set", option)]
+                refitd = chart.container(chart.pod_spec(chart.example(name, *sets)), "refitd")
+                self.assertIn(f"--memory={memory}", refitd["args"])
+        spec = chart.pod_spec(chart.example("native-exec", "--set", "weights.memory=host", "--set-string",
+                                            "engine.resources.limits.memory=64Gi"))
+        env = {e["name"]: e.get("value") for e in spec["containers"][0]["env"]}
+        self.assertEqual((env["REFIT_MEMORY"], env["REFIT_PROTECTION"]), ("host", "seal"))
 
     def test_shared_memory_is_one_volume_in_both(self):
         spec = chart.pod_spec(chart.example("native-dra"))

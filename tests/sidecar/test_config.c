@@ -164,7 +164,9 @@ static void slots_may_be_on_devices(void **state)
     assert_error(LOAD("--memory", "cuda:0,1,2", "--ranks", "2"), "names 3 devices for --ranks 2");
     assert_error(LOAD("--memory", "cuda", "--protection", "seal"), "CUDA has no seals");
     assert_error(LOAD("--memory", "cuda", "--engine", "vllm=http://127.0.0.1:8000", "--layout", "x"), "host memory");
-    assert_error(LOAD("--receive", "in-engine"), "only staged is there");
+    assert_error(LOAD("--receive", "in-engine"), "is not there in this release");
+    assert_error(LOAD("--receive", "sidecar"), "--memory cuda is needed beside it");
+    assert_int_equal(LOAD("--receive", "sidecar", "--memory", "cuda"), REFIT_OK);
     assert_error(LOAD("--receive", "other"), "expected one of staged|in-engine|sidecar");
 }
 

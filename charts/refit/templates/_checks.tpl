@@ -59,6 +59,17 @@ What can't be said in values.schema.json: things that belong together. Each mess
 {{- if and (eq .Values.gpu.mode "exec") (not $inEngine) -}}
 {{- fail "gpu.mode is exec, but engine.resources asks for no GPU (such as limits: {nvidia.com/gpu: 1})" -}}
 {{- end -}}
+{{- if eq .Values.weights.memory "cuda" -}}
+{{- if eq .Values.gpu.mode "none" -}}
+{{- fail "weights.memory is cuda while gpu.mode is none: refitd would have no GPU. Use gpu.mode=dra or gpu.mode=exec" -}}
+{{- end -}}
+{{- if ne .Values.engine.kind "native" -}}
+{{- fail (printf "weights.memory is cuda, but refitd keeps the slots of %s in host memory" .Values.engine.kind) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (eq .Values.gpu.mode "dra") (not .Values.gpu.claimTemplate) (eq (include "refit.memory" .) "cuda") (gt (int64 .Values.engine.ranks) (int64 .Values.gpu.count)) -}}
+{{- fail (printf "gpu.count: %d GPUs for %d ranks: each rank's slots are on a GPU of its own" (int64 .Values.gpu.count) (int64 .Values.engine.ranks)) -}}
+{{- end -}}
 {{- if and (eq .Values.gpu.mode "none") $inEngine (eq .Values.engine.kind "native") -}}
 {{- fail "engine.resources asks a device plugin for GPUs while gpu.mode is none: refitd could not reach them. Use gpu.mode=exec, or gpu.mode=dra" -}}
 {{- end -}}

@@ -6,11 +6,16 @@ refitd as a container. Paste `refit.sidecar` into initContainers (nativeSidecar:
 {{/* Bytes that refitd takes: pages are charged to who touches them first, and that is refitd. */}}
 {{- define "refit.memoryBytes" -}}
 {{- $overhead := include "refit.bytes" (dict "of" "weights.overhead" "quantity" .Values.weights.overhead) | int64 -}}
-{{- if or (eq .Values.gpu.mode "none") (ne .Values.engine.kind "native") -}}
+{{- if eq (include "refit.memory" .) "host" -}}
 {{- add $overhead (mul (int64 .Values.engine.ranks) (int64 .Values.weights.slots) (include "refit.slotBytes" . | int64)) -}}
 {{- else -}}
 {{- add $overhead (include "refit.bytes" (dict "of" "gpu.staging" "quantity" .Values.gpu.staging) | int64) -}}
 {{- end -}}
+{{- end -}}
+
+{{/* Where slots are: on the GPUs that refitd shares with a native engine, unless told otherwise. */}}
+{{- define "refit.memory" -}}
+{{- default (ternary "cuda" "host" (and (ne .Values.gpu.mode "none") (eq .Values.engine.kind "native"))) .Values.weights.memory -}}
 {{- end -}}
 
 {{- define "refit.slotBytes" -}}
@@ -53,7 +58,8 @@ seccompProfile:
 {{- $o = append $o (printf "ranks=%d" (int64 $v.engine.ranks)) -}}
 {{- $o = append $o (printf "slots=%d" (int64 $v.weights.slots)) -}}
 {{- $o = append $o (printf "slot-bytes=%s" (include "refit.slotBytes" .)) -}}
-{{- if eq $v.gpu.mode "exec" -}}{{- $o = append $o "protection=seal" -}}{{- end -}}
+{{- $o = append $o (printf "memory=%s" (include "refit.memory" .)) -}}
+{{- if and (eq $v.gpu.mode "exec") (eq (include "refit.memory" .) "host") -}}{{- $o = append $o "protection=seal" -}}{{- end -}}
 {{- if $v.weights.checkpoints.volume -}}{{- $o = append $o (printf "checkpoint-root=%s" $v.weights.checkpoints.mountPath) -}}{{- end -}}
 {{- with $v.weights.initial -}}
 {{- if .checkpoint -}}
