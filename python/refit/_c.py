@@ -5,7 +5,7 @@ import ctypes
 import ctypes.util
 import functools
 import os
-from ctypes import POINTER, c_char, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint, c_uint8, c_uint32, c_uint64, c_void_p
 
 ERROR_TEXT_MAX = 768
 LATEST = 0
@@ -20,11 +20,12 @@ class SenderConfig(ctypes.Structure):
     _fields_ = [("rank", c_uint32), ("ranks", c_uint32), ("lead_address", c_char_p), ("replicas", POINTER(c_char_p)),
                 ("replica_count", c_size_t), ("members", c_char_p), ("name", c_char_p), ("takeover", c_int), ("streams", c_uint),
                 ("transport", c_char_p), ("connect_timeout_ms", c_int64), ("cacert", c_char_p), ("cert", c_char_p),
-                ("key", c_char_p), ("token_file", c_char_p), ("insecure_plaintext_tokens", c_int)]
+                ("key", c_char_p), ("token_file", c_char_p), ("insecure_plaintext_tokens", c_int),
+                ("job_secret_file", c_char_p)]
 
 
 class SenderBuffer(ctypes.Structure):
-    _fields_ = [("name", c_char_p), ("data", c_void_p), ("bytes", c_size_t)]
+    _fields_ = [("name", c_char_p), ("data", c_void_p), ("bytes", c_size_t), ("memory", c_int), ("device", c_int)]
 
 
 class SenderTensor(ctypes.Structure):
@@ -77,9 +78,14 @@ AFTER_SWAP = ctypes.CFUNCTYPE(None, c_void_p, POINTER(Version), c_char_p)
 class EngineConfig(ctypes.Structure):
     _fields_ = [("socket_path", c_char_p), ("rank", c_uint32), ("ranks", c_uint32), ("label", c_char_p), ("layout", c_char_p),
                 ("layout_len", c_size_t), ("prepare", PREPARE), ("before_swap", BEFORE_SWAP), ("after_swap", AFTER_SWAP),
-                ("context", c_void_p)]
+                ("context", c_void_p), ("stable_addresses", c_int), ("memory", c_int)]
 
 
+class MemoryInfo(ctypes.Structure):
+    _fields_ = [("kind", c_int), ("device", c_int), ("uuid", c_uint8 * 16), ("granularity", c_uint64), ("slot_bytes", c_uint64)]
+
+
+HOST, CUDA, ANY = range(3)  # enum refit_memory_kind; the first two are enum refit_sender_memory, too
 SENDER = {
     "refit_status_name": (c_char_p, c_int),
     "refit_status_action": (c_char_p, c_int),
@@ -105,6 +111,8 @@ ENGINE = {
     "refit_engine_wait": (c_int, c_void_p, c_int64, POINTER(Error)),
     "refit_engine_acquire": (c_int, c_void_p, c_uint64, POINTER(Pin)),
     "refit_engine_release": (None, c_void_p, POINTER(Pin)),
+    "refit_engine_release_on_stream": (c_int, c_void_p, POINTER(Pin), c_void_p, POINTER(Error)),
+    "refit_engine_memory": (None, c_void_p, POINTER(MemoryInfo)),
     "refit_engine_buffer_id": (c_uint32, c_void_p, c_char_p),
     "refit_engine_buffer_count": (c_uint32, c_void_p),
     "refit_engine_buffer_bytes": (c_size_t, c_void_p, c_uint32),

@@ -19,8 +19,9 @@ def _version(struct):
 
 
 class Pin:
-    """One version, whose bytes stay as they are until release(). `pin["name"]` is a read-only view of this rank's buffer. Made by
-    Engine.acquire(); use it as a context manager, or release it. A view must not be used after that: its bytes change."""
+    """One version, whose bytes stay as they are until release(). `pin["name"]` is a read-only view of this rank's buffer, a
+    memoryview, or an object with __cuda_array_interface__ where slots are on a GPU. Made by Engine.acquire(); use it as a
+    context manager, or release it. A view must not be used after that: its bytes change."""
 
     def __init__(self, engine, pin, borrowed=False):
         self._engine, self._pin, self._borrowed = engine, pin, borrowed
@@ -46,6 +47,8 @@ class Pin:
                 library.refit_engine_buffer_bytes(handle, number))
 
     def __getitem__(self, name):
+        if self._engine.device is not None:
+            return memory.OnDevice(*self.address(name), self._engine)
         return memory.view(*self.address(name), self._engine)
 
     def release(self):
@@ -53,6 +56,11 @@ class Pin:
         pin, self._pin = self._pin, None
         if pin is not None and not self._borrowed:
             self._engine._library.refit_engine_release(self._engine._handle, ctypes.byref(pin))
+
+    def release_on_stream(self, stream):
+        """When the work that is queued so far on a stream of CUDA (its handle; 0: the default one) has ended."""
+        check(self._engine._library, "refit_engine_release_on_stream", self._engine._handle, ctypes.byref(self._pin), stream)
+        self._pin = None
 
     def __enter__(self):
         return self
@@ -70,14 +78,22 @@ class Engine:
     after_swap(version, kv)    what is served now"""
 
     def __init__(self, socket_path, layout, *, rank=0, ranks=1, label=None, timeout_ms=60000, prepare=None, before_swap=None,
-                 after_swap=None):
+                 after_swap=None, stable_addresses=False, memory="host"):
         self._library = _c.engine()
         self._handle = ctypes.c_void_p()
         self._hooks = (self._prepare_function(prepare), self._before_function(before_swap), self._after_function(after_swap))
         text = _layout_text(layout)
         config = _c.EngineConfig(socket_path=_c.text(socket_path), rank=rank, ranks=ranks, label=_c.text(label), layout=text,
-                                 layout_len=len(text), prepare=self._hooks[0], before_swap=self._hooks[1], after_swap=self._hooks[2])
+                                 layout_len=len(text), prepare=self._hooks[0], before_swap=self._hooks[1], after_swap=self._hooks[2],
+                                 stable_addresses=stable_addresses, memory=("host", "cuda", "any").index(memory))
         check(self._library, "refit_engine_attach", ctypes.byref(config), timeout_ms, ctypes.byref(self._handle))
+
+    @property
+    def device(self):
+        """Number of the GPU whose memory the buffers are in; None: the host's."""
+        info = _c.MemoryInfo()
+        self._library.refit_engine_memory(self._handle, ctypes.byref(info))
+        return info.device if info.kind == _c.CUDA else None
 
     def detach(self):
         handle, self._handle = self._handle, ctypes.c_void_p()

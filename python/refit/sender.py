@@ -73,7 +73,7 @@ class Sender:
 
     def __init__(self, rank=0, ranks=1, *, lead_address=None, replicas=(), members=None, name=None, takeover=False, streams=0,
                  transport=None, connect_timeout_ms=0, cacert=None, cert=None, key=None, token_file=None,
-                 insecure_plaintext_tokens=False):
+                 insecure_plaintext_tokens=False, job_secret_file=None):
         self._library = _c.sender()
         self._handle = ctypes.c_void_p()
         self._keep, self._gather, self._progress, self._raised = [], None, None, None
@@ -82,7 +82,8 @@ class Sender:
             rank=rank, ranks=ranks, lead_address=_c.text(lead_address), replicas=urls, replica_count=len(replicas),
             members=_c.text(members), name=_c.text(name), takeover=takeover, streams=streams, transport=_c.text(transport),
             connect_timeout_ms=connect_timeout_ms, cacert=_c.text(cacert), cert=_c.text(cert), key=_c.text(key),
-            token_file=_c.text(token_file), insecure_plaintext_tokens=insecure_plaintext_tokens)
+            token_file=_c.text(token_file), insecure_plaintext_tokens=insecure_plaintext_tokens,
+            job_secret_file=_c.text(job_secret_file))
         check(self._library, "refit_sender_open", ctypes.byref(config), ctypes.byref(self._handle))
 
     def close(self):
@@ -105,13 +106,16 @@ class Sender:
 
     def register(self, layout, buffers):
         """`layout`: a dict or JSON text (docs/layouts.md), of the whole mesh or of this rank. `buffers`: name -> torch tensor, numpy
-        array, writable buffer, or (address, bytes). They are kept until close or the next register."""
+        array, writable buffer, (address, bytes), or (address, bytes, GPU's number). They are kept until close or the next register.
+        What a GPU's streams write must be done, not queued, when a publish begins."""
         text = _layout_text(layout)
-        spans = [(name.encode(), *memory.span(value)) for name, value in buffers.items()]
-        items = (_c.SenderBuffer * len(spans))(*(_c.SenderBuffer(name=name, data=address, bytes=length)
-                                                for name, address, length, _ in spans))
+        spans = {name: memory.span(value) for name, value in buffers.items()}
+        items = (_c.SenderBuffer * len(spans))(
+            *(_c.SenderBuffer(name=name.encode(), data=span.address, bytes=span.length,
+                              memory=_c.HOST if span.device is None else _c.CUDA, device=span.device or 0)
+              for name, span in spans.items()))
         check(self._library, "refit_sender_register", self._handle, text, len(text), items, len(spans))
-        self._keep = [keep for *_, keep in spans]
+        self._keep = [span.keep for span in spans.values()]
 
     def register_checkpoint(self, path):
         """A safetensors file or directory in place of memory; with one rank."""

@@ -18,7 +18,8 @@ HEADERS = {name: os.path.join(ROOT, *path) for name, path in {
 STRUCTURES = {"refit_error": _c.Error, "refit_sender_config": _c.SenderConfig, "refit_sender_buffer": _c.SenderBuffer,
               "refit_sender_tensor": _c.SenderTensor, "refit_replica_progress": _c.ReplicaProgress, "refit_publish": _c.Publish,
               "refit_replica_report": _c.ReplicaReport, "refit_report": _c.Report, "refit_version": _c.Version,
-              "refit_pin": _c.Pin, "refit_engine_config": _c.EngineConfig}
+              "refit_pin": _c.Pin, "refit_engine_config": _c.EngineConfig,
+              "refit_memory_info": _c.MemoryInfo}
 
 
 def text_of(header):

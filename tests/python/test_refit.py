@@ -43,9 +43,11 @@ class Array:
 
 
 class Bindings(SystemTest):
+    options = ()
+
     def setUp(self):
         super().setUp()
-        self.refitd = self.replica("a", ENGINE, readers=False)
+        self.refitd = self.replica("a", ENGINE, *self.options, readers=False)
 
         self.opened = contextlib.ExitStack()
 
