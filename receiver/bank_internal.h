@@ -107,6 +107,7 @@ struct refit_bank {
     enum refit_swap_mode swap;
     uint32_t live;        /* modes copy and in-place: the slot that engines read, whatever version it has */
     uint32_t closed;      /* what gates say while nothing is active: REFIT_SLOT_NONE, _BUSY or _TORN */
+    bool paused;          /* from the before-swap hooks to the end of the swap: nothing is asked of engines or shown to them */
     bool exchanging;      /* goes to the state file before the first byte: live and swap_to are being exchanged */
     bool immovable[REFIT_SLOTS_MAX]; /* its bytes are about to be moved or overwritten: it can't be pinned here */
     struct refit_exchange **exchange; /* per rank, of mode copy */

@@ -85,6 +85,7 @@ enum refit_status refit_bank_swap_paused(struct refit_bank *bank, uint32_t to, s
 {
     int64_t begin = refit_clock_ns();
     uint32_t before = bank->active;
+    bank->paused = true;
     if (bank->swap == REFIT_SWAP_REMAP)
         announce_flip(bank, to);
     enum refit_status status = refit_bank_close_gates(bank, to, deadline, NULL, err);
@@ -137,7 +138,8 @@ static enum refit_status announce(struct refit_bank *bank, uint32_t slot, struct
 static enum refit_status vacate_announced(struct refit_bank *bank, uint32_t slot, struct refit_deadline deadline,
                                           const atomic_bool *cancel, struct refit_error *err)
 {
-    const struct refit_slot before = bank->slot[slot];
+    const struct refit_version version = bank->slot[slot].version;
+    const enum refit_slot_state state = bank->slot[slot].state;
     uint32_t active = bank->active, closed = bank->closed;
     enum refit_status status = vacate(bank, slot, deadline, cancel, err);
     if (status != REFIT_OK)
@@ -146,13 +148,13 @@ static enum refit_status vacate_announced(struct refit_bank *bank, uint32_t slot
     if (status == REFIT_OK)
         return status;
     /* Not a byte was written: all is as it was. */
-    bank->slot[slot].version = before.version;
-    bank->slot[slot].state = before.state;
+    bank->slot[slot].version = version;
+    bank->slot[slot].state = state;
     bank->active = active;
     bank->closed = closed;
     if (active == REFIT_SLOT_NONE)
         refit_bank_set_gates(bank, closed);
-    return status; /* hooks were asked to prepare anew by forget(): the sync below shows the version again */
+    return status; /* what vacate() forgot, the sync at the end of the swap asks for again, and then shows */
 }
 
 enum refit_status refit_bank_vacate(struct refit_bank *bank, uint32_t slot, const struct refit_version *version,

@@ -152,21 +152,29 @@ static enum refit_status exchange_all(struct refit_bank *bank, uint32_t to, bool
 
 /* --- records ----------------------------------------------------------------------------------------------- */
 
+#define EXCHANGE(x, y)          \
+    do {                        \
+        __typeof__(x) kept = x; \
+        x = y;                  \
+        y = kept;               \
+    } while (0)
+
 /* The versions have changed places, and with them all that is known of them. Memory and who reads it have not. */
 static void exchange_records(struct refit_bank *bank, uint32_t to)
 {
-    struct refit_slot *a = &bank->slot[bank->live], *b = &bank->slot[to];
-    const struct refit_slot was = *a;
-    a->state = b->state, a->version = b->version, a->serial = b->serial;
-    a->retired_order = b->retired_order, a->retired_ns = b->retired_ns, a->since_ms = b->since_ms;
-    b->state = was.state, b->version = was.version, b->serial = was.serial;
-    b->retired_order = was.retired_order, b->retired_ns = was.retired_ns, b->since_ms = was.since_ms;
+    struct refit_slot *live = &bank->slot[bank->live], *other = &bank->slot[to];
+    EXCHANGE(live->state, other->state);
+    EXCHANGE(live->version, other->version);
+    EXCHANGE(live->serial, other->serial);
+    EXCHANGE(live->retired_order, other->retired_order);
+    EXCHANGE(live->retired_ns, other->retired_ns);
+    EXCHANGE(live->since_ms, other->since_ms);
     if (bank->active == bank->live)
         bank->active = to;
     for (struct refit_reader *r = bank->readers; r; r = r->next) {
-        uint64_t prepared = r->prepared[bank->live], asked = r->asked[bank->live];
-        r->prepared[bank->live] = r->prepared[to], r->asked[bank->live] = r->asked[to];
-        r->prepared[to] = prepared, r->asked[to] = asked;
+        EXCHANGE(r->prepared[bank->live], r->prepared[to]);
+        EXCHANGE(r->asked[bank->live], r->asked[to]);
+        EXCHANGE(r->refused[bank->live], r->refused[to]);
         r->shown[bank->live] = r->shown[to] = 0; /* both are hidden */
     }
 }

@@ -44,23 +44,27 @@ enum refit_status refit_bank_evict_keepers(struct refit_bank *bank, uint32_t slo
     return REFIT_OK;
 }
 
-static void close_gates_of(struct refit_bank *bank, bool leader, uint32_t slot)
-{
-    for (struct refit_reader *r = bank->readers; r; r = r->next) {
-        if ((r->rank == 0) != leader)
-            continue;
-        refit_reader_flip(r, REFIT_SLOT_BUSY);
-        if (leader || slot == REFIT_SLOT_NONE)
-            continue;
-        refit_claim_hide(r->claim, slot);
-    }
-}
-
-static void hide_at_leader(struct refit_bank *bank, uint32_t slot)
+static void close_leaders(struct refit_bank *bank)
 {
     for (struct refit_reader *r = bank->readers; r; r = r->next) {
         if (r->rank == 0)
+            refit_reader_flip(r, REFIT_SLOT_BUSY);
+    }
+}
+
+static void hide(struct refit_bank *bank, bool leader, uint32_t slot)
+{
+    for (struct refit_reader *r = bank->readers; r; r = r->next) {
+        if ((r->rank == 0) == leader)
             refit_claim_hide(r->claim, slot);
+    }
+}
+
+static void close_followers(struct refit_bank *bank)
+{
+    for (struct refit_reader *r = bank->readers; r; r = r->next) {
+        if (r->rank != 0)
+            refit_reader_flip(r, REFIT_SLOT_BUSY);
     }
 }
 
@@ -94,18 +98,20 @@ static enum refit_status await_idle(struct refit_bank *bank, bool leader, uint32
 static enum refit_status drain(struct refit_bank *bank, uint32_t slot, struct refit_deadline deadline,
                                const atomic_bool *cancel, struct refit_error *err)
 {
-    close_gates_of(bank, true, slot);
+    close_leaders(bank);
     enum refit_status status = await_idle(bank, true, slot, deadline, cancel, err);
     if (status != REFIT_OK)
         return status;
-    hide_at_leader(bank, slot);
+    hide(bank, true, slot);
     status = await_idle(bank, true, slot, deadline, cancel, err);
     if (status != REFIT_OK)
         return status;
-    close_gates_of(bank, false, slot);
+    hide(bank, false, slot);
+    close_followers(bank);
     return await_idle(bank, false, slot, deadline, cancel, err);
 }
 
+/* No hook begins to read it. */
 static void unstage(struct refit_bank *bank, uint32_t slot)
 {
     for (struct refit_reader *r = bank->readers; r; r = r->next)
@@ -116,11 +122,13 @@ enum refit_status refit_bank_close_gates(struct refit_bank *bank, uint32_t other
                                          const atomic_bool *cancel, struct refit_error *err)
 {
     enum refit_status status = REFIT_OK;
-    if (bank->active != REFIT_SLOT_NONE)
+    unstage(bank, other);
+    if (bank->active != REFIT_SLOT_NONE) {
+        unstage(bank, bank->active);
         status = drain(bank, bank->active, deadline, cancel, err);
+    }
     if (status != REFIT_OK || other == bank->active)
         return status;
-    unstage(bank, other);
     status = await_idle(bank, true, other, deadline, cancel, err);
     return status == REFIT_OK ? await_idle(bank, false, other, deadline, cancel, err) : status;
 }

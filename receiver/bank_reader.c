@@ -251,12 +251,9 @@ static void ask_prepare(struct refit_bank *bank, struct refit_reader *reader, ui
     refit_reader_send(reader, &m, NULL, 0);
 }
 
-/* While memory moves under constant addresses nothing is found, by no number. */
 static bool may_show(const struct refit_bank *bank, const struct refit_slot *s)
 {
-    if (bank->swap == REFIT_SWAP_POINTER)
-        return s->state == REFIT_SLOT_ACTIVE || s->state == REFIT_SLOT_RETAINED;
-    return s->state == REFIT_SLOT_ACTIVE && !bank->swapping;
+    return s->state == REFIT_SLOT_ACTIVE || (s->state == REFIT_SLOT_RETAINED && refit_bank_shows_retained(bank));
 }
 
 static void sync_reader(struct refit_bank *bank, struct refit_reader *reader)
@@ -296,7 +293,7 @@ static bool followers_show_active(const struct refit_bank *bank)
 
 void refit_bank_sync(struct refit_bank *bank)
 {
-    for (struct refit_reader *r = bank->readers; r; r = r->next) {
+    for (struct refit_reader *r = bank->readers; r && !bank->paused; r = r->next) {
         if (refit_reader_attached(r))
             sync_reader(bank, r);
     }

@@ -466,6 +466,8 @@ static enum refit_status await_ready(struct refit_bank *bank, struct refit_deadl
 enum refit_status refit_bank_ask_swap(struct refit_bank *bank, const struct refit_version *version, const char *kv,
                                       struct refit_deadline deadline, const atomic_bool *cancel, struct refit_error *err)
 {
+    /* Whatever was asked before is answered before this is, on the same socket; no hook runs after it. */
+    bank->paused = bank->swap != REFIT_SWAP_POINTER;
     ask_swapping(bank, version, kv);
     return await_ready(bank, deadline, cancel, err);
 }
@@ -570,7 +572,7 @@ enum refit_status refit_bank_enter_swap(struct refit_bank *bank, struct refit_de
 
 void refit_bank_leave_swap(struct refit_bank *bank)
 {
-    bank->swapping = false;
+    bank->swapping = bank->paused = false;
     refit_bank_sync(bank);
     refit_bank_changed(bank);
 }
