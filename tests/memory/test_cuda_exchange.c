@@ -9,7 +9,7 @@
 #include "memory/window.h"
 #include "tests/memory/cuda_fixture.h"
 
-#define BYTES ((uint64_t)700001) /* ends in the middle of a thread's words */
+#define BYTES ((uint64_t)200003) /* ends in the middle of a thread's words */
 
 static struct refit_deadline soon(void)
 {

@@ -15,10 +15,29 @@
 #define ADOPT "30000"
 #define LARGE ((unsigned long)1 << 20) /* several chunks of an exchange */
 
+/* Host memory, or that of the look-alike's GPUs: each test runs in both. */
+static inline const char *memory_kind(void)
+{
+    const char *text = getenv("BANK_MODES_MEMORY");
+    return text ? text : "uid";
+}
+
+static inline bool on_devices(void)
+{
+    return strcmp(memory_kind(), "uid") != 0;
+}
+
+/* The nth part that an exchange of two ranks consists of: of host memory there are some ten, on devices one for each rank. */
+static inline int part(int nth)
+{
+    return on_devices() && nth > 2 ? 2 : nth;
+}
+
 static inline void start_mode(struct bank_world *world, enum refit_swap_mode swap, uint32_t ranks, uint32_t slots)
 {
     world->swap = swap;
-    start_bank(world, BANK, ranks, swap == REFIT_SWAP_IN_PLACE ? 1 : slots, "uid", ADOPT);
+    start_bank(world, BANK, ranks, swap == REFIT_SWAP_IN_PLACE ? 1 : slots,
+               memory_kind(), ADOPT);
     for (uint32_t rank = 0; rank < ranks; rank++)
         attach_rank(world, rank, rank, ranks);
 }

@@ -37,6 +37,17 @@ static atomic_int chunk_at, chunk_fails;
 static atomic_int chunk_signal;
 static atomic_int map_fails;
 
+/* REFIT_OK: go on. */
+static enum refit_status fault(struct refit_error *err)
+{
+    if (atomic_load(&chunk_at) > 0 && atomic_fetch_sub(&chunk_at, 1) == 1 && atomic_load(&chunk_signal))
+        kill(getpid(), atomic_load(&chunk_signal));
+    if (atomic_load(&chunk_at) != 0 || atomic_load(&chunk_fails) <= 0)
+        return REFIT_OK;
+    atomic_fetch_sub(&chunk_fails, 1);
+    return refit_fail(err, REFIT_SYSTEM, "a chunk that fails");
+}
+
 enum refit_status __real_refit_exchange_host_chunk(uint8_t *a, uint8_t *b, uint64_t bytes, uint8_t *bounce,
                                                    struct refit_error *err);
 enum refit_status __wrap_refit_exchange_host_chunk(uint8_t *a, uint8_t *b, uint64_t bytes, uint8_t *bounce,
@@ -44,13 +55,33 @@ enum refit_status __wrap_refit_exchange_host_chunk(uint8_t *a, uint8_t *b, uint6
 enum refit_status __wrap_refit_exchange_host_chunk(uint8_t *a, uint8_t *b, uint64_t bytes, uint8_t *bounce,
                                                    struct refit_error *err)
 {
-    if (atomic_load(&chunk_at) > 0 && atomic_fetch_sub(&chunk_at, 1) == 1 && atomic_load(&chunk_signal))
-        kill(getpid(), atomic_load(&chunk_signal));
-    if (atomic_load(&chunk_at) == 0 && atomic_load(&chunk_fails) > 0) {
-        atomic_fetch_sub(&chunk_fails, 1);
-        return refit_fail(err, REFIT_SYSTEM, "a chunk that fails");
-    }
+    enum refit_status status = fault(err);
+    if (status != REFIT_OK)
+        return status;
     return __real_refit_exchange_host_chunk(a, b, bytes, bounce, err);
+}
+
+/* Of a rank on a device: half of it is done when the process dies or stops, and all of it when it fails. */
+enum refit_status __real_refit_cuda_exchange_run(struct refit_cuda_exchange *exchange, struct refit_arena *a,
+                                                 struct refit_arena *b, uint64_t bytes, struct refit_deadline deadline,
+                                                 struct refit_exchanged *done, struct refit_error *err);
+enum refit_status __wrap_refit_cuda_exchange_run(struct refit_cuda_exchange *exchange, struct refit_arena *a,
+                                                 struct refit_arena *b, uint64_t bytes, struct refit_deadline deadline,
+                                                 struct refit_exchanged *done, struct refit_error *err);
+enum refit_status __wrap_refit_cuda_exchange_run(struct refit_cuda_exchange *exchange, struct refit_arena *a,
+                                                 struct refit_arena *b, uint64_t bytes, struct refit_deadline deadline,
+                                                 struct refit_exchanged *done, struct refit_error *err)
+{
+    bool last = atomic_load(&chunk_at) == 1;
+    if (last && atomic_load(&chunk_signal))
+        (void)!__real_refit_cuda_exchange_run(exchange, a, b, bytes / 2, deadline, done, err);
+    bool half = last && atomic_load(&chunk_signal);
+    enum refit_status failed = fault(err);
+    if (half) /* it was stopped, and goes on */
+        (void)!__real_refit_cuda_exchange_run(exchange, a, b, bytes / 2, deadline, done, err);
+    enum refit_status status = __real_refit_cuda_exchange_run(exchange, a, b, bytes, deadline, done,
+                                                              failed == REFIT_OK ? err : NULL);
+    return failed == REFIT_OK ? status : failed;
 }
 
 enum refit_status __real_refit_window_show(struct refit_window *window, const struct refit_arena *slot,

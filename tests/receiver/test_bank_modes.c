@@ -184,7 +184,7 @@ static void an_exchange_that_fails_is_undone(void **state)
     struct bank_world *world = *state;
     start_large_copy(world);
     for (int chunk = 1; chunk < 10; chunk += 2) { /* of about ten on both ranks */
-        assert_int_equal(command(world, BANK, "chunk %d 1 0", chunk), REFIT_OK);
+        assert_int_equal(command(world, BANK, "chunk %d 1 0", part(chunk)), REFIT_OK);
         assert_int_equal(command(world, BANK, "put 2"), REFIT_SYSTEM);
         assert_non_null(strstr(world->answer, "a chunk that fails"));
         assert_reads(world, 0, 1);
@@ -192,7 +192,7 @@ static void an_exchange_that_fails_is_undone(void **state)
     }
     put(world, 2);
     assert_reads(world, 1, 2);
-    assert_int_equal(command(world, BANK, "chunk 3 1 0"), REFIT_OK);
+    assert_int_equal(command(world, BANK, "chunk %d 1 0", part(3)), REFIT_OK);
     assert_int_equal(command(world, BANK, "rollback 0"), REFIT_SYSTEM);
     assert_reads(world, 1, 2);
     assert_int_equal(command(world, BANK, "rollback 0"), REFIT_OK);
@@ -203,7 +203,7 @@ static void what_cannot_be_undone_is_never_served(void **state)
 {
     struct bank_world *world = *state;
     start_large_copy(world);
-    assert_int_equal(command(world, BANK, "chunk 6 1000 0"), REFIT_OK);
+    assert_int_equal(command(world, BANK, "chunk %d 1000 0", part(6)), REFIT_OK);
     assert_int_equal(command(world, BANK, "put 2"), REFIT_SYSTEM);
     assert_int_equal(command(world, 0, "acquire 0 0"), REFIT_CORRUPT);
     for (int version = 1; version < 3; version++)
@@ -217,7 +217,7 @@ static void a_torn_replica_is_filled_by_the_next_refit(void **state)
     char before[128], after[128];
     start_large_copy(world);
     where(world, 0, 1, before);
-    assert_int_equal(command(world, BANK, "chunk 6 1000 0"), REFIT_OK);
+    assert_int_equal(command(world, BANK, "chunk %d 1000 0", part(6)), REFIT_OK);
     assert_int_equal(command(world, BANK, "put 2"), REFIT_SYSTEM);
     kill_process(world, 1);
     attach_rank(world, 1, 1, 2);
@@ -242,7 +242,7 @@ static void a_torn_replica_can_go_back_to_what_is_whole(void **state)
     start_mode(world, REFIT_SWAP_COPY, 2, 3);
     put(world, 1);
     put(world, 2);
-    assert_int_equal(command(world, BANK, "chunk 6 1000 0"), REFIT_OK);
+    assert_int_equal(command(world, BANK, "chunk %d 1000 0", part(6)), REFIT_OK);
     assert_int_equal(command(world, BANK, "put 3"), REFIT_SYSTEM);
     assert_int_equal(command(world, 0, "acquire 0 0"), REFIT_CORRUPT);
     assert_int_equal(command(world, BANK, "chunk 0 0 0"), REFIT_OK);
@@ -259,7 +259,7 @@ static void nothing_is_read_while_bytes_move(void **state)
     struct bank_world *world = *state;
     int wstatus;
     start_large_copy(world);
-    assert_int_equal(command(world, BANK, "chunk 5 0 %d", SIGSTOP), REFIT_OK);
+    assert_int_equal(command(world, BANK, "chunk %d 0 %d", part(5), SIGSTOP), REFIT_OK);
     tell_process(world, BANK, "put 2");
     assert_int_equal(waitpid(world->process[BANK].pid, &wstatus, WUNTRACED), world->process[BANK].pid);
     assert_true(WIFSTOPPED(wstatus));

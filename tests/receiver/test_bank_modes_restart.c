@@ -14,7 +14,8 @@
 
 static void start_again(struct bank_world *world, uint32_t ranks, uint32_t slots)
 {
-    start_bank(world, BANK, ranks, world->swap == REFIT_SWAP_IN_PLACE ? 1 : slots, "uid", ADOPT);
+    start_bank(world, BANK, ranks, world->swap == REFIT_SWAP_IN_PLACE ? 1 : slots,
+               memory_kind(), ADOPT);
     await_answer(world, BANK, "snapshot", "attached=2 adopting=0");
 }
 
@@ -127,7 +128,7 @@ static void a_kill_in_the_middle_of_an_exchange_is_torn(void **state)
     where(world, 0, 1, before);
     uint64_t version = 1;
     for (int chunk = 1; chunk < 10; chunk += 4) {
-        assert_int_equal(command(world, BANK, "chunk %d 0 %d", chunk, SIGKILL), REFIT_OK);
+        assert_int_equal(command(world, BANK, "chunk %d 0 %d", part(chunk), SIGKILL), REFIT_OK);
         char text[32];
         snprintf(text, sizeof text, "put %llu", (unsigned long long)++version);
         tell_process(world, BANK, text);
@@ -158,7 +159,7 @@ static void a_kill_in_the_middle_keeps_what_lies_elsewhere(void **state)
     start_mode(world, REFIT_SWAP_COPY, 2, 3);
     put(world, 1);
     put(world, 2);
-    assert_int_equal(command(world, BANK, "chunk 4 0 %d", SIGKILL), REFIT_OK);
+    assert_int_equal(command(world, BANK, "chunk %d 0 %d", part(4), SIGKILL), REFIT_OK);
     tell_process(world, BANK, "put 3");
     waitpid(world->process[BANK].pid, NULL, 0);
     refit_io_close(&world->process[BANK].sock);
@@ -211,12 +212,12 @@ static void an_engine_of_another_mode_is_not_taken_back(void **state)
 {
     struct bank_world *world = *state;
     world->swap = REFIT_SWAP_POINTER;
-    start_bank(world, BANK, 1, 2, "uid", ADOPT);
+    start_bank(world, BANK, 1, 2, memory_kind(), ADOPT);
     attach_rank(world, 0, 0, 1);
     put(world, 1);
     kill_process(world, BANK);
     world->swap = REFIT_SWAP_COPY;
-    start_bank(world, BANK, 1, 2, "uid", "300");
+    start_bank(world, BANK, 1, 2, memory_kind(), "300");
     await_answer(world, BANK, "snapshot", "active=0 attached=0 adopting=0");
     assert_reads(world, 0, 1); /* it goes on as it is */
     kill_process(world, 0);
