@@ -1,34 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sender/ranks.h"
 
-#include <arpa/inet.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <netdb.h>
-#include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "base/cursor.h"
 #include "base/io.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "sender/hub.h"
+#include "sender/rank_address.h"
+#include "sender/rank_wire.h"
 #include "sender/seats.h"
 #include "sender/trust.h"
-#include "sender/rank_wire.h"
 
 #define RANKS_FORMAT "refit-ranks/1"
-#define DIAL_AGAIN_MS 50
-#define DIAL_MS 5000
 #define REFUSAL_MS 100
 #define NO_LINK SIZE_MAX
 #define OWN_LINK 0 /* the lead's first: to rank 0 */
-#define ACCEPT_BACKLOG 1024
 
 /* What a stranger has said so far, by its link; the hub's thread's. A link that is used again is greeted anew. */
 struct greeting {
@@ -280,62 +272,10 @@ void refit_ranks_close(struct refit_ranks *ranks)
     free(ranks);
 }
 
-static enum refit_status resolve(const char *address, bool passive, struct addrinfo **out, struct refit_error *err)
-{
-    char host[256];
-    const char *colon = strrchr(address, ':');
-    size_t len = colon ? (size_t)(colon - address) : 0;
-    if (!colon || len == 0 || len >= sizeof host)
-        return refit_fail(err, REFIT_INVALID, "lead address \"%s\": expected HOST:PORT", address);
-    bool bracketed = address[0] == '[' && address[len - 1] == ']';
-    snprintf(host, sizeof host, "%.*s", (int)(bracketed ? len - 2 : len), address + bracketed);
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = passive ? AI_PASSIVE : 0};
-    int failed = getaddrinfo(host, colon + 1, &hints, out);
-    if (failed)
-        return refit_fail(err, REFIT_INVALID, "lead address \"%s\": %s", address, gai_strerror(failed));
-    return REFIT_OK;
-}
-
-static enum refit_status open_listener(const char *address, int *out, struct refit_error *err)
-{
-    struct addrinfo *found = NULL;
-    enum refit_status status = resolve(address, true, &found, err);
-    if (status != REFIT_OK)
-        return status;
-    int on = 1;
-    int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd >= 0)
-        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (fd < 0 || bind(fd, found->ai_addr, found->ai_addrlen) != 0 || listen(fd, ACCEPT_BACKLOG) != 0) {
-        status = refit_fail_errno(err, errno, "rank 0 cannot listen on %s", address);
-        refit_io_close(&fd);
-    }
-    freeaddrinfo(found);
-    *out = fd;
-    return status;
-}
-
-/* Empty when it can't be told. */
-static void name_end(int fd, int (*which)(int, struct sockaddr *, socklen_t *), char out[static INET6_ADDRSTRLEN])
-{
-    union {
-        struct sockaddr any;
-        struct sockaddr_in v4;
-        struct sockaddr_in6 v6;
-    } end = {.any.sa_family = AF_UNSPEC};
-    socklen_t len = sizeof end;
-    *out = '\0';
-    if (which(fd, &end.any, &len) != 0)
-        return;
-    const void *address = end.any.sa_family == AF_INET ? (const void *)&end.v4.sin_addr : &end.v6.sin6_addr;
-    if (!inet_ntop(end.any.sa_family, address, out, INET6_ADDRSTRLEN))
-        *out = '\0';
-}
-
 static bool is_loopback(int listener)
 {
     char address[INET6_ADDRSTRLEN];
-    name_end(listener, getsockname, address);
+    refit_rank_address_name(listener, getsockname, address);
     return strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0;
 }
 
@@ -365,7 +305,7 @@ enum refit_status refit_ranks_listen(const char *address, uint32_t ranks, int ow
     int listener = -1;
     struct refit_ranks *self = NULL;
     struct refit_rank_wire wire = {.fd = -1};
-    enum refit_status status = address ? open_listener(address, &listener, err) : REFIT_OK;
+    enum refit_status status = address ? refit_rank_address_listen(address, &listener, err) : REFIT_OK;
     if (status == REFIT_OK && !(self = create(ranks, ranks, true, trust, handlers)))
         status = refit_fail_alloc(err, "the ranks' seats", ranks);
     if (!self) {
@@ -488,38 +428,6 @@ enum refit_status refit_ranks_join_over(int fd, uint32_t rank, uint32_t ranks,
                : status;
 }
 
-/* One attempt; -1 with errno. */
-static int dial(const struct addrinfo *to, struct refit_deadline deadline)
-{
-    int fd = socket(to->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return -1;
-    if (connect(fd, to->ai_addr, to->ai_addrlen) == 0)
-        return fd;
-    int failed = errno;
-    if (failed == EINPROGRESS) {
-        struct pollfd wait = {.fd = fd, .events = POLLOUT};
-        struct refit_deadline by = refit_deadline_earlier(deadline, refit_deadline_in_ms(DIAL_MS));
-        socklen_t len = sizeof failed;
-        failed = ETIMEDOUT;
-        if (poll(&wait, 1, refit_deadline_left_ms(by)) == 1)
-            getsockopt(fd, SOL_SOCKET, SO_ERROR, &failed, &len);
-    }
-    if (failed == 0)
-        return fd;
-    close(fd);
-    errno = failed;
-    return -1;
-}
-
-static int dial_any(const struct addrinfo *found, struct refit_deadline deadline)
-{
-    int fd = -1;
-    for (const struct addrinfo *at = found; at && fd < 0; at = at->ai_next)
-        fd = dial(at, deadline);
-    return fd;
-}
-
 /* The handshake, and a hint where the other end may not have expected one. */
 static enum refit_status open_wire(struct refit_rank_wire *wire, int fd, const struct refit_trust *trust,
                                    struct refit_deadline deadline, struct refit_error *err)
@@ -539,22 +447,13 @@ enum refit_status refit_ranks_join(const char *address, uint32_t rank, uint32_t 
                                    const struct refit_ranks_handlers *handlers, struct refit_deadline deadline,
                                    struct refit_ranks **out, struct refit_error *err)
 {
-    struct addrinfo *found = NULL;
-    enum refit_status status = resolve(address, false, &found, err);
+    int fd = -1;
+    enum refit_status status = refit_rank_address_dial(address, deadline, &fd, err);
     if (status != REFIT_OK)
-        return status;
-    int fd;
-    /* The lead may start later than its ranks. */
-    while ((fd = dial_any(found, deadline)) < 0 && !refit_deadline_passed(deadline))
-        poll(NULL, 0, DIAL_AGAIN_MS);
-    int errnum = errno;
-    freeaddrinfo(found);
-    if (fd < 0)
-        return refit_fail(err, REFIT_TIMEOUT, "rank %u cannot reach the lead (rank 0) at %s: %s", rank, address,
-                          strerror(errnum));
+        return status == REFIT_TIMEOUT ? refit_error_prefix(err, status, "rank %u", rank) : status;
     char found_at[INET6_ADDRSTRLEN];
     struct refit_rank_wire wire;
-    name_end(fd, getpeername, found_at);
+    refit_rank_address_name(fd, getpeername, found_at);
     status = open_wire(&wire, fd, trust, deadline, err);
     if (status == REFIT_OK)
         status = join_over(&wire, rank, ranks, trust, handlers, deadline, out, err);

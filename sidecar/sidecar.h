@@ -80,6 +80,14 @@ struct refit_snapshots {
     struct refit_health_siblings siblings;
     struct refit_health_view view; /* points at those above */
 };
+/* The loop looks at everything again. Any thread. */
+void refit_sidecar_wake(void *sidecar);
+/* Ends the loop with an error. */
+void refit_sidecar_fail(struct refit_sidecar *sidecar, const struct refit_error *err);
+/* The receiver, on a worker; what comes of it is the loop's. */
+REFIT_MUST_CHECK enum refit_status refit_sidecar_open(struct refit_sidecar *sidecar, struct refit_error *err);
+/* Closes what is `leaving`, and ends the loop, once no worker uses it any more. */
+void refit_sidecar_close_when_free(struct refit_sidecar *sidecar);
 /* Such a job has left its worker. */
 void refit_sidecar_landed(struct refit_sidecar *sidecar);
 void refit_sidecar_look(struct refit_sidecar *sidecar, struct refit_snapshots *out);
