@@ -27,6 +27,8 @@ struct region {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct region regions[REGIONS_MAX];
 static size_t region_end; /* none is behind it */
+static uint16_t by_address[REGIONS_MAX]; /* those with addresses, in their order */
+static size_t address_count;
 static size_t total = (size_t)1 << 30;
 static uint64_t next_handle = 1;
 
@@ -35,12 +37,53 @@ void standin_cuda_total(size_t bytes)
     total = bytes;
 }
 
+/* How many begin at or before `address`. */
+static size_t begun_at(uint64_t address)
+{
+    size_t low = 0, high = address_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (regions[by_address[middle]].address <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* The last that begins there or before; NULL: all are behind. */
+static struct region *region_at(uint64_t address)
+{
+    size_t begun = begun_at(address);
+    return begun > 0 ? &regions[by_address[begun - 1]] : NULL;
+}
+
 static struct region *find(enum standin_kind kind, uint64_t address)
 {
+    struct region *region = region_at(address);
+    if (kind != STANDIN_HANDLE)
+        return region && region->kind == kind && region->address == address ? region : NULL;
     for (size_t i = 0; i < region_end; i++)
         if (regions[i].bytes > 0 && regions[i].kind == kind && regions[i].address == address)
             return &regions[i];
     return NULL;
+}
+
+static void index_region(size_t region)
+{
+    if (regions[region].kind == STANDIN_HANDLE)
+        return;
+    size_t at = begun_at(regions[region].address);
+    memmove(by_address + at + 1, by_address + at, (address_count++ - at) * sizeof *by_address);
+    by_address[at] = (uint16_t)region;
+}
+
+static void forget_region(const struct region *region)
+{
+    if (region->kind == STANDIN_HANDLE)
+        return;
+    size_t at = begun_at(region->address) - 1;
+    memmove(by_address + at, by_address + at + 1, (--address_count - at) * sizeof *by_address);
 }
 
 static void add(const char *call, struct region region)
@@ -50,6 +93,7 @@ static void add(const char *call, struct region region)
         if (regions[i].bytes == 0) {
             regions[i] = region;
             region_end = i + 1 > region_end ? i + 1 : region_end;
+            index_region(i);
             standin_count(1);
             pthread_mutex_unlock(&lock);
             return;
@@ -67,6 +111,7 @@ static struct region take(const char *call, enum standin_kind kind, uint64_t add
     struct region region = *found;
     if (region.mapped)
         standin_die(call, "%#llx is still mapped", (unsigned long long)address);
+    forget_region(found);
     found->bytes = 0;
     standin_count(-1);
     pthread_mutex_unlock(&lock);
@@ -75,13 +120,10 @@ static struct region take(const char *call, enum standin_kind kind, uint64_t add
 
 static const struct region *holding(uint64_t address, uint64_t bytes)
 {
-    for (size_t i = 0; i < region_end; i++) {
-        const struct region *region = &regions[i];
-        if (region->bytes > 0 && region->kind != STANDIN_HANDLE && address >= region->address &&
-            address - region->address < region->bytes && bytes <= region->bytes - (address - region->address))
-            return region;
-    }
-    return NULL;
+    const struct region *region = region_at(address);
+    bool holds = region && address - region->address < region->bytes &&
+                 bytes <= region->bytes - (address - region->address);
+    return holds ? region : NULL;
 }
 
 bool standin_is_known(uint64_t address)
