@@ -77,7 +77,7 @@ static int run(const struct refit_cli_command *self, int argc, char **argv)
         {"resume", REFIT_CLI_FLAG, NULL, "this version's last push broke, the files are the same: move what is missing",
          &push.resume, false},
         {"deadline", REFIT_CLI_DURATION, "TIME", "for the whole publish (10m)", &push.deadline_ms, false},
-        {"transport", REFIT_CLI_TEXT, "NAME", "auto (default), tcp or local", &push.transport, false},
+        {"transport", REFIT_CLI_TEXT, "NAME", "auto (default), tcp, local or nccl", &push.transport, false},
         {"streams", REFIT_CLI_COUNT, "N", "tcp connections per replica (2)", &push.streams, false},
         {"name", REFIT_CLI_TEXT, "TEXT", "who leads, in messages (host and process)", &push.name, false},
         {"takeover", REFIT_CLI_FLAG, NULL, "replace a lead that still seems alive", &push.takeover, false},

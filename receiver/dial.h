@@ -10,7 +10,7 @@
 
 #include "transport/transport.h"
 
-#define REFIT_DIAL_PATHS_MAX 2
+#define REFIT_DIAL_PATHS_MAX 3
 
 struct refit_dial_path {
     const struct refit_transport *transport;

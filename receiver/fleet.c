@@ -48,7 +48,7 @@ static enum refit_status read_card(const json_t *json, const char *key, const js
 
 static enum refit_status read_member(const json_t *json, struct refit_member *member, struct refit_error *err)
 {
-    static const char *const known[] = {"name", "domain", "tcp", "local", NULL};
+    static const char *const known[] = {"name", "domain", "tcp", "local", "nccl", NULL};
     if (!json_is_object(json))
         return refit_fail(err, REFIT_INVALID, "expected an object");
     enum refit_status status = refit_json_known(json, "member", known, err);
@@ -64,6 +64,8 @@ static enum refit_status read_member(const json_t *json, struct refit_member *me
         status = read_card(json, "tcp", &member->tcp, err);
     if (status == REFIT_OK)
         status = read_card(json, "local", &member->local, err);
+    if (status == REFIT_OK)
+        status = read_card(json, "nccl", &member->nccl, err);
     return status;
 }
 

@@ -17,7 +17,7 @@
 struct refit_member {
     const char *name;   /* as the lead calls it: its control address, say */
     const char *domain; /* equal ones share a fast path */
-    const json_t *tcp, *local; /* cards; NULL: not reached that way */
+    const json_t *tcp, *local, *nccl; /* cards; NULL: not reached that way */
 };
 
 struct refit_fleet;

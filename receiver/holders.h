@@ -10,7 +10,7 @@
 #include "receiver/fleet.h"
 #include "receiver/receiver.h"
 
-#define REFIT_PATHS_MAX 2
+#define REFIT_PATHS_MAX 3
 #define REFIT_GRACE_NS INT64_C(10000000000) /* for a lost source to come back */
 
 /* An endpoint of the refit. */

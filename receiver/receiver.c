@@ -58,7 +58,7 @@ enum refit_status refit_receiver_card(struct refit_receiver *receiver, const cha
                                       struct refit_error *err)
 {
     if (!refit_transport_find(transport))
-        return refit_fail(err, REFIT_UNSUPPORTED, "transport '%s' is not known; use tcp or local", transport);
+        return refit_fail(err, REFIT_UNSUPPORTED, "transport '%s' is not known; use tcp, local or nccl", transport);
     return refit_listener_card(receiver->listener, transport, out, err);
 }
 
@@ -153,6 +153,7 @@ enum refit_status refit_receiver_open(const struct refit_receiver_config *config
         return status;
     }
     make_instance(receiver);
+    refit_transports_keep();
     status = copy_config(receiver, config, err);
     if (status == REFIT_OK)
         status = refit_bank_open(&config->bank, &receiver->bank, err);
@@ -200,6 +201,7 @@ void refit_receiver_close(struct refit_receiver *receiver)
     refit_serves_close(receiver);
     refit_listener_stop(receiver->listener);
     refit_bank_close(receiver->bank);
+    refit_transports_let_go();
     for (uint32_t i = 0; i < receiver->session_count; i++)
         refit_session_release(receiver->sessions[i]);
     refit_plans_clear(&receiver->plans);

@@ -51,7 +51,7 @@ struct refit_request {
     char publish_id[REFIT_PUBLISH_ID_MAX];
     char source[REFIT_SHA256_HEX_MAX];    /* digest of a layout that was put; empty for a checkpoint */
     char checkpoint[1024];                /* path relative to the root; empty for a lead's publish */
-    char transport[16];                   /* "tcp" or "local"; the lead's choice */
+    char transport[16];                   /* "tcp", "local" or "nccl"; the lead's choice */
     char digest[REFIT_SHA256_HEX_MAX];    /* the model digest expected; empty: not known yet */
     enum refit_commit_mode commit;
     char kv[16];                          /* "flush", "keep", "namespace" */
@@ -107,7 +107,7 @@ struct refit_session_snapshot {
     enum refit_phase failed_in;          /* aborted: the phase it was in */
     struct refit_error error;            /* aborted: why */
     char digest[REFIT_SHA256_HEX_MAX];   /* of what landed; empty until verified */
-    char transport[16];                  /* the path in use: "tcp", "local", "file" */
+    char transport[16];                  /* the path in use: "tcp", "local", "nccl", "file" */
     uint64_t bytes_due, bytes_done;      /* planned bytes of this replica, and those landed and verified */
     struct refit_supplied supplied;
     uint32_t members;                    /* of its fleet; 0: none */
@@ -129,7 +129,7 @@ void refit_receiver_close(struct refit_receiver *receiver);
 struct refit_bank *refit_receiver_bank(struct refit_receiver *receiver); /* borrowed */
 const char *refit_receiver_instance(const struct refit_receiver *receiver); /* random per process, borrowed */
 
-/* How holders reach this replica over "tcp" or "local", whatever refit runs. *out is new. REFIT_UNSUPPORTED. */
+/* How holders reach this replica over "tcp", "local" or "nccl", whatever refit runs. *out is new. REFIT_UNSUPPORTED. */
 REFIT_MUST_CHECK enum refit_status refit_receiver_card(struct refit_receiver *receiver, const char *transport,
                                                        json_t **out, struct refit_error *err);
 

@@ -24,10 +24,21 @@ struct refit_relay {
     struct link links[];
 };
 
-/* The fast one first. */
-static void set_paths(struct refit_dial *dial, struct refit_fleet *fleet, uint32_t index)
+static bool on_devices(const struct refit_relay_config *config)
 {
+    bool all = config->arena_count > 0;
+    for (size_t i = 0; i < config->arena_count; i++)
+        all = all && config->arenas[i] && refit_arena_device(config->arenas[i]) >= 0;
+    return all;
+}
+
+/* The fast one first. */
+static void set_paths(struct refit_dial *dial, const struct refit_relay_config *config, uint32_t index)
+{
+    struct refit_fleet *fleet = config->fleet;
     struct refit_member member = refit_fleet_member(fleet, index);
+    if (member.nccl && on_devices(config))
+        dial->path[dial->paths++] = (struct refit_dial_path){&refit_transport_nccl, member.nccl};
     if (member.local && refit_fleet_same_domain(fleet, index))
         dial->path[dial->paths++] = (struct refit_dial_path){&refit_transport_local, member.local};
     if (member.tcp)
@@ -76,7 +87,7 @@ static enum refit_status start_link(struct refit_relay *relay, struct link *link
     if (status != REFIT_OK)
         return status;
     link->ready = true;
-    set_paths(&link->dial, relay->config.fleet, member);
+    set_paths(&link->dial, &relay->config, member);
     set_endpoint(&link->dial, relay);
     status = refit_thread_start(&link->thread, link_thread, link, "the thread that serves a member", err);
     link->runs = status == REFIT_OK;

@@ -69,7 +69,7 @@ static enum refit_status check_publish(struct refit_request *request, struct ref
     if (request->transport[0] == '\0')
         snprintf(request->transport, sizeof request->transport, "%s", refit_transport_tcp.name);
     if (!refit_transport_find(request->transport))
-        return refit_fail(err, REFIT_INVALID, "refit: transport '%s' is not known; use tcp or local",
+        return refit_fail(err, REFIT_INVALID, "refit: transport '%s' is not known; use tcp, local or nccl",
                           request->transport);
     return check_digest(request->source, "source", err);
 }

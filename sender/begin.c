@@ -6,8 +6,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "layouts/topology.h"
 #include "sender/follower.h"
+#include "transport/nccl.h"
+#include "transport/nccl_version.h"
 
 static enum refit_status know_layout(struct refit_replica *replica, struct refit_error *err)
 {
@@ -54,6 +57,36 @@ static bool local_works(const struct refit_replica *replica, const json_t *host)
     return path && one_domain(replica, json_object_get(host, "topology")) && access(path, R_OK | W_OK) == 0;
 }
 
+/* From GPU to GPU. The path is reported either way; why it is not this one, where it could be, is said here. */
+static bool nccl_works(const struct refit_replica *replica, const json_t *host)
+{
+    const json_t *card = json_object_get(json_object_get(host, "transports"), "nccl");
+    struct refit_error err;
+    int64_t theirs;
+    int ours;
+    if (!card)
+        return false;
+    enum refit_status status = replica->lead->on_device
+                                   ? refit_nccl_version(&ours, &err)
+                                   : refit_fail(&err, REFIT_UNSUPPORTED, "this rank's memory is in the host");
+    if (status == REFIT_OK)
+        status = refit_json_get_int(card, "version", "card", 0, INT32_MAX, &theirs, &err);
+    if (status == REFIT_OK)
+        status = refit_nccl_check_versions(ours, (int)theirs, replica->control.url.text, &err);
+    if (status != REFIT_OK)
+        refit_log_limited(REFIT_LOG_WARN, "nccl is not used", refit_log_text("replica", replica->control.url.text),
+                          REFIT_LOG_CAUSE(&err));
+    return status == REFIT_OK;
+}
+
+/* Without being told. */
+static const char *best_path(const struct refit_replica *replica, const json_t *host)
+{
+    if (nccl_works(replica, host))
+        return "nccl";
+    return local_works(replica, host) ? "local" : "tcp";
+}
+
 /* Which ranks of its layout it holds: all, unless it says otherwise. */
 static enum refit_status read_ranks(struct refit_replica *replica, const json_t *host, struct refit_error *err)
 {
@@ -84,7 +117,7 @@ static enum refit_status read_host(struct refit_replica *replica, const json_t *
     replica->cards = json_deep_copy(json_object_get(host, "transports"));
     bool automatic = strcmp(forced, "auto") == 0;
     snprintf(replica->transport, sizeof replica->transport, "%s",
-             !automatic ? forced : local_works(replica, host) ? "local" : "tcp");
+             automatic ? best_path(replica, host) : forced);
     return REFIT_OK;
 }
 

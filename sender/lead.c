@@ -31,7 +31,7 @@ static enum refit_status check_transport(const char *name, struct refit_error *e
 {
     if (!name || strcmp(name, "auto") == 0 || refit_transport_find(name))
         return REFIT_OK;
-    return refit_fail(err, REFIT_INVALID, "transport \"%s\" is not known; expected auto, tcp or local", name);
+    return refit_fail(err, REFIT_INVALID, "transport \"%s\" is not known; expected auto, tcp, local or nccl", name);
 }
 
 enum refit_status refit_lead_create(const struct refit_lead_config *config, struct refit_lead **out,
@@ -100,6 +100,11 @@ void refit_lead_set_ranks(struct refit_lead *lead, struct refit_ranks *ranks)
 }
 
 /* The ranks make their plans anew for another source, and must be told the destinations again. */
+void refit_lead_set_device(struct refit_lead *lead, bool on_device)
+{
+    lead->on_device = on_device;
+}
+
 void refit_lead_set_source(struct refit_lead *lead, struct refit_layout *source, const struct refit_gathering *gathering)
 {
     for (size_t i = 0; i < lead->told_count; i++)

@@ -29,7 +29,7 @@ struct refit_lead_config {
     struct refit_members_config members;
     const char *name;      /* NULL: host name and process id */
     bool takeover;
-    const char *transport; /* NULL or "auto", "tcp", "local" */
+    const char *transport; /* NULL or "auto", "tcp", "local", "nccl" */
     struct refit_credentials *credentials; /* borrowed */
 };
 REFIT_MUST_CHECK enum refit_status refit_lead_create(const struct refit_lead_config *config, struct refit_lead **out,
@@ -42,6 +42,9 @@ void refit_lead_destroy(struct refit_lead *lead);
 void refit_lead_set_ranks(struct refit_lead *lead, struct refit_ranks *ranks);
 /* Retains. While no publish runs. `gathering` NULL: the ranks have registered memory. */
 void refit_lead_set_source(struct refit_lead *lead, struct refit_layout *source, const struct refit_gathering *gathering);
+
+/* This rank's memory is on GPUs, and so nccl is a way. While no publish runs. */
+void refit_lead_set_device(struct refit_lead *lead, bool on_device);
 
 /* Handlers of the ranks' messages. */
 void refit_lead_on_served(struct refit_lead *lead, uint32_t rank, const void *body, size_t len);

@@ -46,9 +46,19 @@ static json_t *serve_body(const struct refit_replica *replica, size_t number, co
                      (json_int_t)refit_deadline_left_ms(replica->lead->publish.deadline));
 }
 
-/* Both on one host, and reachable so. */
+/* Both have their slots on GPUs, and one NCCL. */
+static bool nccl_between(const struct refit_replica *server, const struct refit_replica *replica)
+{
+    const json_t *from = json_object_get(json_object_get(server->cards, "nccl"), "version");
+    const json_t *to = json_object_get(json_object_get(replica->cards, "nccl"), "version");
+    return json_is_integer(from) && json_equal(from, to);
+}
+
+/* From GPU to GPU; or both on one host, and reachable so. */
 static const char *path_between(const struct refit_replica *server, const struct refit_replica *replica)
 {
+    if (nccl_between(server, replica))
+        return "nccl";
     bool near = *server->domain && strcmp(server->domain, replica->domain) == 0;
     return near && json_is_object(json_object_get(replica->cards, "local")) ? "local" : "tcp";
 }

@@ -87,7 +87,8 @@ struct refit_lead {
     uint32_t rank_count;
     bool takeover;
     char name[128];
-    char transport[16]; /* "auto", "tcp", "local" */
+    char transport[16]; /* "auto", "tcp", "local", "nccl" */
+    bool on_device;     /* the memory of this rank */
     struct refit_credentials *credentials; /* borrowed */
     struct refit_ranks *ranks;
     struct refit_members *members;

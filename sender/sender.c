@@ -164,6 +164,7 @@ enum refit_status refit_sender_open(const struct refit_sender_config *config, st
     struct refit_sender *sender = calloc(1, sizeof *sender);
     if (!sender)
         return refit_fail_alloc(err, "a sender", sizeof *sender);
+    refit_transports_keep();
     sender->rank = config->rank;
     sender->ranks = config->ranks;
     sender->connect_timeout_ms = config->connect_timeout_ms > 0 ? config->connect_timeout_ms : CONNECT_TIMEOUT_MS;
@@ -226,6 +227,7 @@ void refit_sender_close(struct refit_sender *sender)
     refit_report_release(&sender->report);
     free(sender->progress_items);
     free(sender);
+    refit_transports_let_go();
 }
 
 enum refit_status refit_sender_alloc(struct refit_sender *sender, size_t bytes, void **out, struct refit_error *err)
@@ -391,8 +393,10 @@ static enum refit_status use_source(struct refit_sender *sender, struct refit_la
         return status;
     sender->layout = refit_layout_retain(layout);
     refit_server_set_source(sender->server, sender->plans, sender->arena);
-    if (sender->lead)
-        refit_lead_set_source(sender->lead, layout, NULL);
+    if (!sender->lead)
+        return REFIT_OK;
+    refit_lead_set_source(sender->lead, layout, NULL);
+    refit_lead_set_device(sender->lead, sender->arena && refit_arena_device(sender->arena) >= 0);
     return REFIT_OK;
 }
 

@@ -84,5 +84,8 @@ enum refit_status refit_config_check_memory(const struct refit_config *config, s
         return refit_fail(err, REFIT_INVALID, "--receive in-engine: is not there in this release; use staged");
     if (config->receive == REFIT_RECEIVE_SIDECAR && !memory.cuda)
         return refit_fail(err, REFIT_INVALID, "--receive sidecar: is for slots on GPUs; --memory cuda is needed beside it");
+    if (config->receive == REFIT_RECEIVE_SIDECAR && config->data_tls == REFIT_DATA_TLS_ON)
+        return refit_fail(err, REFIT_INVALID, "--receive sidecar: --data-tls on demands TLS for bulk bytes, and NCCL does "
+                          "not encrypt");
     return REFIT_OK;
 }

@@ -117,6 +117,22 @@ static void look_at_checkpoint_root(const char *root)
                         refit_log_text("path", root), refit_log_errno(errno));
 }
 
+/* What was asked for and is not to be had is said, since trainers take another path then. */
+static void tell_of_nccl(const struct refit_config *config, struct refit_receiver *receiver)
+{
+    json_t *card;
+    struct refit_error err;
+    if (config->receive != REFIT_RECEIVE_SIDECAR)
+        return;
+    if (refit_receiver_card(receiver, "nccl", &card, &err) != REFIT_OK) {
+        refit_log_event(REFIT_LOG_WARN, "nccl is not offered", REFIT_LOG_CAUSE(&err));
+        return;
+    }
+    refit_log_event(REFIT_LOG_INFO, "nccl is offered",
+                    refit_log_i64("version", json_integer_value(json_object_get(card, "version"))));
+    json_decref(card);
+}
+
 static void run_open(struct refit_job *job)
 {
     struct passage *passage = (struct passage *)job;
@@ -142,6 +158,8 @@ static void run_open(struct refit_job *job)
     config.bank.devices = memory.devices;
     config.listener.nccl = passage->sidecar->config->receive == REFIT_RECEIVE_SIDECAR;
     passage->status = refit_receiver_open(&config, &passage->receiver, &passage->err);
+    if (passage->status == REFIT_OK)
+        tell_of_nccl(passage->sidecar->config, passage->receiver);
     if (passage->status == REFIT_OK && passage->sidecar->driver)
         passage->status = refit_driver_start(passage->sidecar->driver, refit_receiver_bank(passage->receiver),
                                              refit_sidecar_wake, passage->sidecar, &passage->err);

@@ -61,6 +61,7 @@ static void forget_cards(json_t *body)
     {
         json_object_del(member, "tcp");
         json_object_del(member, "local");
+        json_object_del(member, "nccl");
     }
 }
 

@@ -167,6 +167,9 @@ static void slots_may_be_on_devices(void **state)
     assert_error(LOAD("--receive", "in-engine"), "is not there in this release");
     assert_error(LOAD("--receive", "sidecar"), "--memory cuda is needed beside it");
     assert_int_equal(LOAD("--receive", "sidecar", "--memory", "cuda"), REFIT_OK);
+    assert_error(LOAD("--memory", "cuda", "--receive", "sidecar", "--data-tls", "on", "--data-tls-cert", "c",
+                      "--data-tls-key", "k"),
+                 "NCCL does not encrypt");
     assert_error(LOAD("--receive", "other"), "expected one of staged|in-engine|sidecar");
 }
 

@@ -45,7 +45,8 @@ struct refit_sender_config {
     const char *name;               /* rank 0: who leads, in messages; NULL: host name and process id */
     int takeover;                   /* rank 0: replace a lead that still seems alive */
     unsigned streams;               /* tcp connections per edge pair; 0: 2 */
-    const char *transport;          /* NULL or "auto": local on the same host, else tcp; "tcp"; "local" */
+    const char *transport;          /* NULL or "auto": nccl where both ends are on GPUs and the replica offers it, else local on
+                                     * the same host, else tcp; "tcp"; "local"; "nccl" */
     int64_t connect_timeout_ms;     /* for ranks to find the lead, and all to be there; 0: 60000 */
     /* What replicas are shown, and which are trusted; the files of certificates by every rank, for bulk bytes, the token by
      * rank 0. Paths of PEM files, read again when they change. NULL: by the environment (REFIT_CACERT, REFIT_CERT, REFIT_KEY,
