@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * One stream pair over loopback TCP, plain and with TLS 1.3, in turns: GB/s of each and the ratio of the medians. "Data
- * path" is what a refit does with its bytes: out of memory and into memory that no cache holds, digested at both ends.
+ * path" is what transport/tcp does with bytes that it verifies: digested in memory that no cache holds, then sent; received
+ * into a buffer, and from there copied to such memory and digested in one pass.
  *   bench_tls [SECONDS_PER_TURN [ROUNDS]]
  */
 #include <errno.h>
@@ -21,13 +22,13 @@
 #include "tls/stream.h"
 
 #define ARENA_BYTES ((size_t)256 << 20)
-#define PIECE_BYTES ((size_t)256 << 10) /* digested while it is in cache */
+#define PIECE_BYTES ((size_t)512 << 10) /* of a send, and the receiver's buffer: it stays in cache */
 #define ROUNDS_MAX 64
 
 struct end {
     int fd;
     struct refit_tls_stream *stream; /* NULL: plain */
-    char *arena;
+    char *arena, *buffer;
     bool data_path;
     struct refit_digest digest;
     int64_t until_ns;
@@ -62,17 +63,18 @@ static void settle(struct end *end)
     end->kernel = info.kernel_sends;
 }
 
-static size_t put(struct end *end, const char *data, size_t len)
+static size_t put(struct end *end, char *data, size_t len)
 {
     struct refit_error err = {0};
+    const struct iovec piece = {.iov_base = data, .iov_len = len};
     size_t done = 0;
     if (!end->stream) {
-        ssize_t sent = send(end->fd, data, len, MSG_NOSIGNAL);
+        ssize_t sent = send(end->fd, data, len, MSG_NOSIGNAL | MSG_MORE);
         if (sent < 0 && errno != EAGAIN)
             die(strerror(errno));
         return sent > 0 ? (size_t)sent : 0;
     }
-    if (refit_tls_stream_write(end->stream, data, len, &done, &err) == REFIT_TLS_FAILED)
+    if (refit_tls_stream_writev(end->stream, &piece, 1, true, &done, &err) == REFIT_TLS_FAILED)
         die(err.text);
     return done;
 }
@@ -91,7 +93,7 @@ static void *send_all(void *context)
     if (end->stream)
         settle(end);
     for (size_t piece = 0; refit_clock_ns() < end->until_ns; piece++) {
-        const char *data = end->arena + (end->data_path ? piece * PIECE_BYTES % ARENA_BYTES : 0);
+        char *data = end->arena + (end->data_path ? piece * PIECE_BYTES % ARENA_BYTES : 0);
         if (end->data_path)
             refit_digest_add(&end->digest, data, PIECE_BYTES, piece * PIECE_BYTES);
         for (size_t at = 0, done; at < PIECE_BYTES; at += done) {
@@ -109,28 +111,33 @@ static void *send_all(void *context)
     return NULL;
 }
 
+/* What is there, up to `room` bytes. */
+static enum refit_tls_step fetch(struct end *end, size_t room, size_t *got)
+{
+    struct refit_error err = {0};
+    enum refit_tls_step step = REFIT_TLS_DONE;
+    *got = 0;
+    if (!end->stream) {
+        ssize_t n = recv(end->fd, end->buffer, room, 0);
+        if (n < 0 && errno != EAGAIN)
+            die(strerror(errno));
+        *got = n > 0 ? (size_t)n : 0;
+        return n > 0 ? REFIT_TLS_DONE : n == 0 ? REFIT_TLS_END : REFIT_TLS_AGAIN;
+    }
+    for (size_t done; *got < room && step == REFIT_TLS_DONE; *got += done)
+        step = refit_tls_stream_read(end->stream, end->buffer + *got, room - *got, &done, &err);
+    if (step == REFIT_TLS_FAILED)
+        die(err.text);
+    return step;
+}
+
 /* False at the end. */
 static bool get(struct end *end)
 {
-    size_t at = end->data_path ? end->moved % ARENA_BYTES : 0;
-    size_t room = ARENA_BYTES - at < PIECE_BYTES ? ARENA_BYTES - at : PIECE_BYTES;
-    char *data = end->arena + at;
-    struct refit_error err = {0};
-    size_t done = 0;
-    enum refit_tls_step step = REFIT_TLS_DONE;
-    if (end->stream) {
-        step = refit_tls_stream_read(end->stream, data, room, &done, &err);
-        if (step == REFIT_TLS_FAILED)
-            die(err.text);
-    } else {
-        ssize_t got = recv(end->fd, data, room, 0);
-        if (got < 0 && errno != EAGAIN)
-            die(strerror(errno));
-        step = got > 0 ? REFIT_TLS_DONE : got == 0 ? REFIT_TLS_END : REFIT_TLS_AGAIN;
-        done = got > 0 ? (size_t)got : 0;
-    }
+    size_t at = end->moved % ARENA_BYTES, done;
+    enum refit_tls_step step = fetch(end, PIECE_BYTES - at % PIECE_BYTES, &done);
     if (end->data_path && done > 0)
-        refit_digest_add(&end->digest, data, done, end->moved);
+        refit_digest_copy(&end->digest, end->arena + at, end->buffer, done, end->moved);
     end->moved += done;
     if (step == REFIT_TLS_AGAIN)
         wait_for(end->fd, POLLIN);
@@ -140,8 +147,10 @@ static bool get(struct end *end)
 static void *receive_all(void *context)
 {
     struct end *end = context;
+    const int low_water = PIECE_BYTES;
     if (end->stream)
         settle(end);
+    setsockopt(end->fd, SOL_SOCKET, SO_RCVLOWAT, &low_water, sizeof low_water); /* a close wakes it as well */
     while (get(end))
         ;
     end->cpu_s = cpu_now();
@@ -165,7 +174,7 @@ struct figures {
     double gb_per_s, send_ns, receive_ns; /* CPU time per byte of each end's thread */
 };
 
-static char *arenas[2];
+static char *arenas[2], *buffer;
 
 static struct figures turn(struct refit_tls *const tls[2], bool data_path, double seconds, bool *kernel)
 {
@@ -176,7 +185,7 @@ static struct figures turn(struct refit_tls *const tls[2], bool data_path, doubl
     join_loopback(fds);
     int64_t start = refit_clock_ns();
     for (int i = 0; i < 2; i++) {
-        ends[i] = (struct end){.fd = fds[i], .arena = arenas[i], .data_path = data_path, .until_ns = start + (int64_t)(seconds * 1e9)};
+        ends[i] = (struct end){.fd = fds[i], .arena = arenas[i], .buffer = buffer, .data_path = data_path, .until_ns = start + (int64_t)(seconds * 1e9)};
         if (fcntl(fds[i], F_SETFL, O_NONBLOCK) != 0)
             die("can't make a socket non-blocking");
         if (tls[i] && refit_tls_stream_open(tls[i], fds[i], NULL, &ends[i].stream, &err))
@@ -268,6 +277,9 @@ int main(int argc, char **argv)
         return 2;
     }
     open_ends(directory, tls);
+    buffer = malloc(PIECE_BYTES);
+    if (!buffer)
+        die("no memory");
     for (int i = 0; i < 2; i++) {
         arenas[i] = malloc(ARENA_BYTES);
         if (!arenas[i])
@@ -280,6 +292,7 @@ int main(int argc, char **argv)
         refit_tls_close(tls[i]);
         free(arenas[i]);
     }
+    free(buffer);
     remove_files(directory);
     return 0;
 }

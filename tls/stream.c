@@ -44,11 +44,13 @@ static bool would_block(int errnum)
     return errnum == EAGAIN || errnum == EWOULDBLOCK;
 }
 
-/* One send for many records: OpenSSL writes one at a time, and a call for each costs as much as its encryption. */
-static bool drain(struct refit_tls_stream *s)
+/* One send for many records: OpenSSL writes one at a time, and a call for each costs as much as its encryption. `more`:
+ * the kernel may wait for what follows before it sends a packet that is not full. */
+static bool drain(struct refit_tls_stream *s, bool more)
 {
+    const int flags = MSG_NOSIGNAL | (more ? MSG_MORE : 0);
     while (s->unsent_from < s->unsent_to) {
-        ssize_t sent = send(s->fd, s->unsent + s->unsent_from, s->unsent_to - s->unsent_from, MSG_NOSIGNAL);
+        ssize_t sent = send(s->fd, s->unsent + s->unsent_from, s->unsent_to - s->unsent_from, flags);
         if (sent < 0 && errno == EINTR)
             continue;
         if (sent < 0)
@@ -65,7 +67,7 @@ static int bio_write(BIO *bio, const char *data, int len)
     BIO_clear_retry_flags(bio);
     if (len <= 0)
         return 0;
-    if ((size_t)len > UNSENT_BYTES - s->unsent_to && !drain(s) && (size_t)len > UNSENT_BYTES - s->unsent_to) {
+    if ((size_t)len > UNSENT_BYTES - s->unsent_to && !drain(s, true) && (size_t)len > UNSENT_BYTES - s->unsent_to) {
         if (would_block(errno))
             BIO_set_retry_write(bio);
         return -1;
@@ -219,12 +221,20 @@ static enum refit_tls_step fail_ssl(struct refit_tls_stream *s, int rc, int errn
 {
     bool by_system = SSL_get_error(s->ssl, rc) == SSL_ERROR_SYSCALL;
     if (!by_system)
-        (void)drain(s); /* an alert that says why may go out */
+        (void)drain(s, false); /* an alert that says why may go out */
     return fail(s, by_system ? errnum : 0, what, err);
 }
 
+/* What a call to OpenSSL means is asked of this thread's queue too, so it has to be empty before. It mostly is, and
+ * clearing it takes longer than looking. */
+static void forget_errors(void)
+{
+    if (ERR_peek_error() != 0)
+        ERR_clear_error();
+}
+
 /* Gets rid of what waits inside, as far as that goes now. */
-static enum refit_tls_step push(struct refit_tls_stream *s, const char *what, struct refit_error *err)
+static enum refit_tls_step push(struct refit_tls_stream *s, bool more, const char *what, struct refit_error *err)
 {
     size_t taken;
     if (s->held_len > 0) {
@@ -236,7 +246,7 @@ static enum refit_tls_step push(struct refit_tls_stream *s, const char *what, st
         else if (SSL_get_error(s->ssl, rc) != SSL_ERROR_WANT_WRITE)
             return fail_ssl(s, rc, errno, what, err);
     }
-    if (drain(s) || would_block(errno))
+    if (drain(s, more) || would_block(errno))
         return REFIT_TLS_DONE;
     return fail(s, errno, what, err);
 }
@@ -250,12 +260,12 @@ static enum refit_tls_step judge(struct refit_tls_stream *s, int rc, int errnum,
     case SSL_ERROR_ZERO_RETURN: s->wants = 0; return REFIT_TLS_END;
     default: return fail_ssl(s, rc, errnum, what, err);
     }
-    return push(s, what, err) == REFIT_TLS_DONE ? REFIT_TLS_AGAIN : REFIT_TLS_FAILED;
+    return push(s, false, what, err) == REFIT_TLS_DONE ? REFIT_TLS_AGAIN : REFIT_TLS_FAILED;
 }
 
 static bool begin(struct refit_tls_stream *s, struct refit_error *err)
 {
-    ERR_clear_error();
+    forget_errors();
     errno = 0;
     if (s->failed)
         refit_fail(err, REFIT_PEER, "TLS: the stream has failed before");
@@ -279,7 +289,7 @@ enum refit_tls_step refit_tls_stream_read(struct refit_tls_stream *s, void *data
                                           struct refit_error *err)
 {
     *done = 0;
-    if (!begin(s, err) || push(s, "write", err) != REFIT_TLS_DONE)
+    if (!begin(s, err) || push(s, false, "write", err) != REFIT_TLS_DONE)
         return REFIT_TLS_FAILED;
     errno = 0;
     int rc = SSL_read_ex(s->ssl, data, len, done);
@@ -323,7 +333,7 @@ static enum refit_tls_step write_some(struct refit_tls_stream *s, const void *da
     for (size_t at = 0; at < len && step == REFIT_TLS_DONE;) {
         size_t one = len - at < RECORD_BYTES ? len - at : RECORD_BYTES, taken = one;
         const char *record = (const char *)data + at;
-        ERR_clear_error();
+        forget_errors();
         errno = 0;
         renew_key(s);
         s->records++;
@@ -344,7 +354,7 @@ static enum refit_tls_step write_some(struct refit_tls_stream *s, const void *da
 /* Whether there is room for more; AGAIN when not. */
 static enum refit_tls_step begin_write(struct refit_tls_stream *s, struct refit_error *err)
 {
-    if (push(s, "write", err) != REFIT_TLS_DONE)
+    if (push(s, false, "write", err) != REFIT_TLS_DONE)
         return REFIT_TLS_FAILED;
     if (s->held_len == 0)
         return REFIT_TLS_DONE;
@@ -353,10 +363,10 @@ static enum refit_tls_step begin_write(struct refit_tls_stream *s, struct refit_
 }
 
 /* The end of a write: how it went, when some was taken. */
-static enum refit_tls_step end_write(struct refit_tls_stream *s, enum refit_tls_step step, size_t *done,
+static enum refit_tls_step end_write(struct refit_tls_stream *s, enum refit_tls_step step, bool more, size_t *done,
                                      struct refit_error *err)
 {
-    if (step != REFIT_TLS_FAILED && push(s, "write", err) != REFIT_TLS_DONE)
+    if (step != REFIT_TLS_FAILED && push(s, more, "write", err) != REFIT_TLS_DONE)
         step = REFIT_TLS_FAILED;
     if (step == REFIT_TLS_FAILED)
         *done = 0;
@@ -374,7 +384,7 @@ enum refit_tls_step refit_tls_stream_write(struct refit_tls_stream *s, const voi
     enum refit_tls_step step = begin_write(s, err);
     if (step == REFIT_TLS_DONE)
         step = write_some(s, data, len, done, err);
-    return end_write(s, step, done, err);
+    return end_write(s, step, false, done, err);
 }
 
 /* Copies whole small pieces, up to one record; how many pieces that were. */
@@ -390,7 +400,7 @@ static size_t pack(struct refit_tls_stream *s, const struct iovec *pieces, size_
 }
 
 enum refit_tls_step refit_tls_stream_writev(struct refit_tls_stream *s, const struct iovec *pieces, size_t count,
-                                            size_t *done, struct refit_error *err)
+                                            bool more, size_t *done, struct refit_error *err)
 {
     *done = 0;
     if (!begin(s, err))
@@ -408,12 +418,12 @@ enum refit_tls_step refit_tls_stream_writev(struct refit_tls_stream *s, const st
             step = write_some(s, pieces[at].iov_base, pieces[at].iov_len, done, err);
         at += packed > 1 ? packed : 1;
     }
-    return end_write(s, step, done, err);
+    return end_write(s, step, more, done, err);
 }
 
 enum refit_tls_step refit_tls_stream_flush(struct refit_tls_stream *s, struct refit_error *err)
 {
-    if (!begin(s, err) || push(s, "write", err) != REFIT_TLS_DONE)
+    if (!begin(s, err) || push(s, false, "write", err) != REFIT_TLS_DONE)
         return REFIT_TLS_FAILED;
     if (refit_tls_stream_unsent(s) == 0)
         return REFIT_TLS_DONE;

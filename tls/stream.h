@@ -39,11 +39,12 @@ enum refit_tls_step refit_tls_stream_handshake(struct refit_tls_stream *stream, 
  * or a bare FIN) is FAILED with REFIT_PEER: it could be a cut. */
 enum refit_tls_step refit_tls_stream_read(struct refit_tls_stream *stream, void *data, size_t len, size_t *done,
                                           struct refit_error *err);
-/* AGAIN: nothing was taken. Small pieces are packed into whole records. */
+/* AGAIN: nothing was taken. Small pieces are packed into whole records. `more`: a write follows at once, and the kernel
+ * may wait for it with what does not fill a packet. */
 enum refit_tls_step refit_tls_stream_write(struct refit_tls_stream *stream, const void *data, size_t len, size_t *done,
                                            struct refit_error *err);
 enum refit_tls_step refit_tls_stream_writev(struct refit_tls_stream *stream, const struct iovec *pieces, size_t count,
-                                            size_t *done, struct refit_error *err);
+                                            bool more, size_t *done, struct refit_error *err);
 /* DONE: all that was taken is with the kernel. */
 enum refit_tls_step refit_tls_stream_flush(struct refit_tls_stream *stream, struct refit_error *err);
 /* Says that no more will be written, and flushes. Reading goes on. */

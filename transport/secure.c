@@ -131,29 +131,30 @@ bool refit_secure_try(struct refit_secure *secure, const void *data, size_t len)
 }
 
 /* One step: some of iov[first..count) is taken; or, when there is none, all that was taken is with the kernel. */
-static enum refit_tls_step write_step(struct refit_secure *secure, const struct iovec *iov, int count, size_t *done,
-                                      short *events, struct refit_error *err)
+static enum refit_tls_step write_step(struct refit_secure *secure, const struct iovec *iov, int count, bool more,
+                                      size_t *done, short *events, struct refit_error *err)
 {
     *done = 0;
     pthread_mutex_lock(&secure->lock);
     enum refit_tls_step step = count > 0
-                                   ? refit_tls_stream_writev(secure->tls, iov, (size_t)count, done, err)
+                                   ? refit_tls_stream_writev(secure->tls, iov, (size_t)count, more, done, err)
                                    : refit_tls_stream_flush(secure->tls, err);
     *events = refit_tls_stream_events(secure->tls) & POLLOUT;
     pthread_mutex_unlock(&secure->lock);
     return send_queue(secure) ? step : REFIT_TLS_FAILED;
 }
 
-enum refit_status refit_secure_send(struct refit_secure *secure, int fd, struct iovec *iov, int count, int wake,
-                                    struct refit_deadline deadline, struct refit_error *err)
+enum refit_status refit_secure_send(struct refit_secure *secure, int fd, struct iovec *iov, int count, int flags,
+                                    int wake, struct refit_deadline deadline, struct refit_error *err)
 {
+    bool more = (flags & MSG_MORE) != 0;
     int first = refit_iov_drop(iov, 0, count, 0);
     for (;;) {
         struct refit_error why = {.text = "the peer closed the connection"};
         size_t done;
         short events;
         bool flush = first == count;
-        enum refit_tls_step step = write_step(secure, iov + first, count - first, &done, &events, &why);
+        enum refit_tls_step step = write_step(secure, iov + first, count - first, more, &done, &events, &why);
         if (step == REFIT_TLS_DONE && flush)
             return REFIT_OK;
         if (step == REFIT_TLS_FAILED || step == REFIT_TLS_END)

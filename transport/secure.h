@@ -18,8 +18,8 @@ void refit_secure_free(struct refit_secure *secure); /* NULL is fine */
 
 /* As the functions of the stream. */
 enum refit_status refit_secure_handshake(struct refit_secure *secure, struct refit_error *err);
-enum refit_status refit_secure_send(struct refit_secure *secure, int fd, struct iovec *iov, int count, int wake,
-                                    struct refit_deadline deadline, struct refit_error *err);
+enum refit_status refit_secure_send(struct refit_secure *secure, int fd, struct iovec *iov, int count, int flags,
+                                    int wake, struct refit_deadline deadline, struct refit_error *err);
 enum refit_status refit_secure_receive(struct refit_secure *secure, struct iovec *iov, int count, size_t *got,
                                        struct refit_error *err);
 bool refit_secure_try(struct refit_secure *secure, const void *data, size_t len);

@@ -40,7 +40,7 @@ enum refit_status refit_stream_send_by(struct refit_stream *stream, struct iovec
                                        struct refit_deadline deadline, struct refit_error *err)
 {
     if (stream->secure)
-        return refit_secure_send(stream->secure, stream->fd, iov, count, wake, deadline, err);
+        return refit_secure_send(stream->secure, stream->fd, iov, count, flags, wake, deadline, err);
     return refit_wire_send(stream->fd, iov, count, flags, wake, deadline, err);
 }
 

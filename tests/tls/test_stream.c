@@ -82,7 +82,7 @@ static void every_byte_arrives_through(bool gathered)
     while (got < TOTAL) {
         enum refit_tls_step step;
         if (sent < TOTAL && gathered)
-            step = refit_tls_stream_writev(from, pieces, cut(data, sent, pieces), &done, &err);
+            step = refit_tls_stream_writev(from, pieces, cut(data, sent, pieces), sent < TOTAL / 2, &done, &err);
         else if (sent < TOTAL)
             step = refit_tls_stream_write(from, data + sent, TOTAL - sent < 1000003 ? TOTAL - sent : 1000003, &done, &err);
         else
