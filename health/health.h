@@ -73,10 +73,10 @@ struct refit_health_http {
     uint64_t refused;    /* connections closed at once, all others being answered */
 };
 
-/* Of the control listener's door. */
+/* The doors of the control listener and of the data port. */
 struct refit_health_guard {
-    int64_t certificate_not_after_s; /* 0: no certificate */
-    bool refused;                    /* certificate or access files as they are now were refused: older ones are in use */
+    int64_t control_not_after_s, data_not_after_s; /* of their certificates; 0: none */
+    bool refused; /* certificate or access files as they are now were refused: older ones are in use */
     uint64_t unauthenticated, forbidden; /* requests turned away */
 };
 

@@ -77,9 +77,10 @@ static void guard_metrics(const struct refit_health_guard *guard, struct refit_e
     refit_exposition_family(x, COUNTER, "refit_http_requests_denied", "Requests to the control API turned away, by reason.");
     refit_exposition_u64(x, LABELS("reason", "unauthenticated"), guard->unauthenticated);
     refit_exposition_u64(x, LABELS("reason", "forbidden"), guard->forbidden);
-    refit_exposition_seconds(x, GAUGE, "refit_tls_certificate_expiry_timestamp_seconds",
-                             "When the certificate of the control API expires, in seconds since the epoch; 0: none.",
-                             (double)guard->certificate_not_after_s);
+    refit_exposition_family(x, GAUGE, "refit_tls_certificate_expiry_timestamp_seconds",
+                            "When the certificate of a listener expires, in seconds since the epoch; 0: it has none.");
+    refit_exposition_real(x, LABELS("listener", "control"), (double)guard->control_not_after_s);
+    refit_exposition_real(x, LABELS("listener", "data"), (double)guard->data_not_after_s);
     whole(x, GAUGE, "refit_credentials_refused",
           "1 while certificate or access files were refused as they are now and older ones are in use.", guard->refused);
 }

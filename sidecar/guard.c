@@ -151,10 +151,13 @@ bool refit_guard_admits(struct refit_guard *guard, struct refit_exchange *exchan
 
 void refit_guard_read(const struct refit_guard *guard, struct refit_guard_status *out)
 {
-    *out = (struct refit_guard_status){.tls = guard->tls != NULL,
-                                       .lists_refused = refit_access_refused(guard->access),
-                                       .unauthenticated = guard->unauthenticated,
-                                       .forbidden = guard->forbidden};
+    struct refit_tls_status peers = {.refused = false};
+    *out = (struct refit_guard_status){.unauthenticated = guard->unauthenticated, .forbidden = guard->forbidden};
     if (guard->tls)
-        refit_tls_read_status(guard->tls, &out->certificate);
+        refit_tls_read_status(guard->tls, &out->control);
+    if (guard->data)
+        refit_tls_read_status(guard->data, &out->data);
+    if (guard->peers)
+        refit_tls_read_status(guard->peers, &peers);
+    out->refused = out->control.refused || out->data.refused || peers.refused || refit_access_refused(guard->access);
 }

@@ -25,9 +25,8 @@ bool refit_guard_admits(struct refit_guard *guard, struct refit_exchange *exchan
                         const char *pattern, struct refit_reply *reply);
 
 struct refit_guard_status {
-    bool tls;
-    struct refit_tls_status certificate;
-    bool lists_refused;                      /* an older token or name list is in use */
+    struct refit_tls_status control, data;   /* the certificates of the two listeners */
+    bool refused;                            /* older files than there are now are in use: of TLS, or an access list */
     uint64_t unauthenticated, forbidden;     /* requests refused */
 };
 void refit_guard_read(const struct refit_guard *guard, struct refit_guard_status *out);

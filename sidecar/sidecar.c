@@ -44,8 +44,9 @@ static void look_at_guard(const struct refit_guard *guard, struct refit_health_g
 {
     struct refit_guard_status status;
     refit_guard_read(guard, &status);
-    out->certificate_not_after_s = status.certificate.not_after_s;
-    out->refused = status.certificate.refused || status.lists_refused;
+    out->control_not_after_s = status.control.not_after_s;
+    out->data_not_after_s = status.data.not_after_s;
+    out->refused = status.refused;
     out->unauthenticated = status.unauthenticated;
     out->forbidden = status.forbidden;
 }

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bulk bytes over TLS between trainers, replicas and each other: whole refits, and who is told what when it can't be."""
 import os
+import re
 import signal
 import socket
 import ssl
@@ -34,6 +35,12 @@ class DataTls(SecurityTest):
         self.assertEqual((fleet[1], fleet[6]), ("committed", "relayed"), lines)
         return int(fleet[3]) - int(fleet[4])
 
+    def expiry(self, replica):
+        """By listener."""
+        found = re.findall(r'refit_tls_certificate_expiry_timestamp_seconds\{listener="(\w+)"\} (\d+)',
+                           replica.admin("/metrics")[1])
+        return {listener: int(seconds) for listener, seconds in found}
+
     def data(self, replica, **settings):
         tls = pki.context(self.ca, self.pki.pair("client"), **settings)
         with socket.create_connection(("127.0.0.1", replica.ports["data"]), WAIT_S) as plain, \
@@ -65,6 +72,23 @@ class DataTls(SecurityTest):
                              "--siblings-cert", cert, "--siblings-key", key)
         joiner.wait_step(1)
         self.assertEqual(joiner.weights()["active"]["digest"], member.weights()["active"]["digest"])
+
+    def test_a_joiner_finds_asks_and_is_served_by_names_alone(self):
+        """No certificate of the sibling holds an address, nor does that of the joiner's data port."""
+        cert, key = self.pki.leaf("by-name", san="DNS:localhost")
+        data, data_key = self.pki.leaf("pool", san="DNS:pool.example")
+        named = ("--tls-client-ca", self.ca, "--data-tls-cert", data, "--data-tls-key", data_key, "--data-tls-name", "pool.example")
+        member = self.replica("m", engine_layout(1), "--tls-cert", cert, "--tls-key", key, *named)
+        os.remove(member.socket + ".data")
+        seed = f"dns:https://localhost:{member.control_port}"
+        self.assertTrue(self.go([seed], 1)[0].startswith("ok 1 "))
+        cert, key = self.pki.pair("client")
+        joiner = self.member("joiner", *named[2:], "--siblings", seed, "--siblings-poll", "200ms",
+                             "--siblings-cacert", self.ca, "--siblings-cert", cert, "--siblings-key", key)
+        joiner.wait_step(1)
+        self.assertTrue(self.go([seed], 2)[0].startswith("ok 2 "))
+        joiner.wait_step(2)  # missed, and fetched
+        member.wait_step(2)
 
     def test_the_data_port_speaks_nothing_but_tls_1_3_with_its_clients(self):
         member = self.member("m")
@@ -107,13 +131,18 @@ class DataTls(SecurityTest):
         live = pki.Mount(self.path("live"), {"tls.crt": self.pki.path("server.pem"), "tls.key": self.pki.path("server.key")})
         member = self.member("m", "--data-tls-cert", live.path("tls.crt"), "--data-tls-key", live.path("tls.key"), *SLOW)
         self.assertEqual(self.data(member)[1], "server")
+        before = self.expiry(member)
+        self.assertEqual(before["control"], before["data"])
         ranks = self.go([member], 1, wait=False)
         member.wait_session(lambda state: state["version"] == 1 and state["bytes_done"] > 0)
-        cert, key = self.pki.leaf("renewed")
+        cert, key = self.pki.leaf("renewed", valid=(-3600, 2 * 86400))
         live.swap({"tls.crt": cert, "tls.key": key})
         member.refitd.kill(signal.SIGHUP)
         self.wait_log(member, "use=data")
         self.assertEqual(self.data(member)[1], "renewed")
+        after = self.expiry(member)
+        self.assertEqual(after["control"], before["control"])
+        self.assertGreater(after["data"], before["data"] + 80000)
         for rank in ranks:
             rank.wait()
         self.assertTrue(ranks[0].lines[0].startswith("ok 1 "), ranks[0].lines)

@@ -21,76 +21,19 @@
 #include "tests/transport/pull.h"
 #include "tests/transport/relay.h"
 #include "tests/transport/remote.h"
-
-#define SLOW_BYTES_PER_S (48u << 10) /* a batch takes more than a second */
+#include "tests/transport/side.h"
 
 /* ---- the receiver's side ---- */
-
-struct side {
-    struct world world;
-    const struct refit_transport *transport;
-    char directory[32];
-    struct refit_listener *listener;
-    struct refit_endpoint *receiver;
-    json_t *card;
-    const struct refit_edge *edge; /* from rank 0 to rank 0; rank 0 is holder 0 */
-};
-
-static void side_open(struct side *side, const struct refit_transport *transport, uint64_t rate)
-{
-    struct refit_error err;
-    side->transport = transport;
-    side->listener = listener_open(side->directory);
-    struct refit_endpoint_config config = world_receiver(&side->world, side->listener, 1);
-    config.rate_bytes_per_s = rate;
-    assert_int_equal(transport->open(&config, &side->receiver, &err), REFIT_OK);
-    assert_int_equal(transport->card(side->receiver, &side->card, &err), REFIT_OK);
-    side->edge = world_edge(&side->world, 0, 0);
-}
-
-static void side_close(struct side *side)
-{
-    side->transport->close(side->receiver);
-    json_decref(side->card);
-    listener_close(side->listener, side->directory);
-    world_close(&side->world);
-}
-
-/* Posts as soon as the holder is there. */
-static void post(struct side *side, uint32_t batch)
-{
-    struct refit_transfer_completion done;
-    struct refit_error err;
-    enum refit_status status;
-    while ((status = side->transport->post(side->receiver, 0, side->edge, batch, &err)) == REFIT_NOT_FOUND)
-        assert_int_equal(refit_inbox_take(side->world.inbox, &done, 1, refit_deadline_in_ms(PULL_MS)), 0);
-    assert_int_equal(status, REFIT_OK);
-}
 
 static enum refit_status completion(struct side *side)
 {
     return world_completion(&side->world).status;
 }
 
-/* Until some of the payload has arrived, but not all of a batch. */
+/* Some of the payload has arrived, but not all of a batch. */
 static void until_under_way(struct side *side)
 {
-    struct refit_endpoint_stats stats;
-    struct refit_transfer_completion done;
-    do {
-        assert_int_equal(refit_inbox_take(side->world.inbox, &done, 1, refit_deadline_in_ms(1)), 0);
-        side->transport->stats(side->receiver, &stats);
-    } while (stats.wire_bytes < 15000);
-}
-
-static struct refit_endpoint *hold(struct side *side)
-{
-    struct refit_error err;
-    struct refit_endpoint *holder;
-    struct refit_endpoint_config config = world_holder(&side->world, 0, 1);
-    assert_int_equal(side->transport->open(&config, &holder, &err), REFIT_OK);
-    assert_int_equal(side->transport->connect(holder, side->card, refit_deadline_in_ms(PULL_MS), &err), REFIT_OK);
-    return holder;
+    side_until_crossed(side, world_batch_bytes(&side->world) / 4);
 }
 
 /* ---- tests ---- */
@@ -100,20 +43,20 @@ static void a_killed_holder_ends_its_batches_and_another_takes_over(void **state
     struct side side;
     struct refit_error err;
     world_open(&side.world, world_rows_source, world_rows_destination, WORLD_HEAP);
-    struct remote remote = remote_start(&side.world, 0, SLOW_BYTES_PER_S);
+    struct remote remote = remote_start(&side.world, 0, world_slow_rate(&side.world));
     side_open(&side, &refit_transport_tcp, 0);
     remote_connect(&remote, side.card);
-    post(&side, 0);
-    post(&side, 1);
+    side_post(&side, 0, 0);
+    side_post(&side, 0, 1);
     until_under_way(&side);
     assert_int_equal(kill(remote.pid, SIGKILL), 0);
     assert_int_equal(completion(&side), REFIT_PEER);
     assert_int_equal(completion(&side), REFIT_PEER);
     remote_wait(&remote);
     assert_int_equal(side.transport->post(side.receiver, 0, side.edge, 0, &err), REFIT_PEER);
-    struct refit_endpoint *holder = hold(&side);
-    post(&side, 0);
-    post(&side, 1);
+    struct refit_endpoint *holder = side_hold(&side, 0, 0);
+    side_post(&side, 0, 0);
+    side_post(&side, 0, 1);
     assert_int_equal(completion(&side), REFIT_OK);
     assert_int_equal(completion(&side), REFIT_OK);
     side.transport->close(holder);
@@ -124,10 +67,10 @@ static void a_stopped_holder_does_not_delay_abort(void **state)
 {
     struct side side;
     world_open(&side.world, world_rows_source, world_rows_destination, WORLD_HEAP);
-    struct remote remote = remote_start(&side.world, 0, SLOW_BYTES_PER_S);
+    struct remote remote = remote_start(&side.world, 0, world_slow_rate(&side.world));
     side_open(&side, &refit_transport_tcp, 0);
     remote_connect(&remote, side.card);
-    post(&side, 0);
+    side_post(&side, 0, 0);
     until_under_way(&side);
     int status;
     assert_int_equal(kill(remote.pid, SIGSTOP), 0);
@@ -152,14 +95,14 @@ static void a_killed_holder_on_this_host_ends_its_batches(void **state)
     struct remote remote = remote_start(&side.world, 0, 1);
     side_open(&side, &refit_transport_local, 0);
     remote_connect(&remote, side.card);
-    post(&side, 0);
-    post(&side, 1);
+    side_post(&side, 0, 0);
+    side_post(&side, 0, 1);
     assert_int_equal(kill(remote.pid, SIGKILL), 0);
     assert_int_equal(completion(&side), REFIT_PEER);
     assert_int_equal(completion(&side), REFIT_PEER);
     remote_wait(&remote);
-    struct refit_endpoint *holder = hold(&side);
-    post(&side, 0);
+    struct refit_endpoint *holder = side_hold(&side, 0, 0);
+    side_post(&side, 0, 0);
     assert_int_equal(completion(&side), REFIT_OK);
     side.transport->close(holder);
     side_close(&side);
@@ -171,9 +114,9 @@ static void a_holder_reads_no_byte_after_abort(void **state)
     world_open(&side.world, world_rows_source, world_rows_destination, WORLD_SEALED);
     /* The receiver hardly reads, so that the holder stands in the middle of a batch. */
     side_open(&side, &refit_transport_tcp, 1);
-    struct refit_endpoint *holder = hold(&side);
-    post(&side, 0);
-    post(&side, 1);
+    struct refit_endpoint *holder = side_hold(&side, 0, 0);
+    side_post(&side, 0, 0);
+    side_post(&side, 0, 1);
     struct refit_deadline deadline = refit_deadline_in_ms(REFIT_ABORT_MS);
     side.transport->abort(holder);
     assert_false(refit_deadline_passed(deadline));
@@ -206,8 +149,8 @@ static void abort_from_other_threads_ends_what_is_owed(void **state)
         pthread_t threads[3];
         world_open(&side.world, world_tiny_source, world_tiny_destination, WORLD_HEAP);
         side_open(&side, transports[i], 1);
-        struct refit_endpoint *holder = hold(&side);
-        post(&side, 0);
+        struct refit_endpoint *holder = side_hold(&side, 0, 0);
+        side_post(&side, 0, 0);
         for (int t = 0; t < 3; t++)
             assert_int_equal(pthread_create(&threads[t], NULL, abort_run, &side), 0);
         enum refit_status status = completion(&side);
@@ -242,17 +185,18 @@ static size_t do_damage(void *ctx, uint64_t before, uint8_t *data, size_t len)
 static void a_bit_that_flips_under_way_is_seen_and_the_batch_asked_again(void **state)
 {
     struct side side;
-    struct damage damage = {.at = 30000, .left = 1};
+    struct damage damage = {.left = 1};
     uint64_t up, down;
     world_open(&side.world, world_rows_source, world_rows_destination, WORLD_HEAP);
+    damage.at = world_batch_bytes(&side.world) / 2;
     side_open(&side, &refit_transport_tcp, 0);
     struct relay *relay = relay_start(refit_listener_tcp_port(side.listener), do_damage, &damage);
     json_decref(side.card);
     side.card = relay_card(relay);
-    struct refit_endpoint *holder = hold(&side);
-    post(&side, 0);
+    struct refit_endpoint *holder = side_hold(&side, 0, 0);
+    side_post(&side, 0, 0);
     assert_int_equal(completion(&side), REFIT_CORRUPT);
-    post(&side, 0);
+    side_post(&side, 0, 0);
     assert_int_equal(completion(&side), REFIT_OK);
     side.transport->close(holder);
     relay_stop(relay, &up, &down);
@@ -262,18 +206,19 @@ static void a_bit_that_flips_under_way_is_seen_and_the_batch_asked_again(void **
 static void a_trainer_that_writes_between_two_tries_makes_the_tallies_differ(void **state)
 {
     struct side side;
-    struct damage damage = {.at = 30000, .left = 1};
+    struct damage damage = {.left = 1};
     uint64_t up, down;
     world_open(&side.world, world_rows_source, world_rows_destination, WORLD_HEAP);
+    damage.at = world_batch_bytes(&side.world) / 2;
     side_open(&side, &refit_transport_tcp, 0);
     struct relay *relay = relay_start(refit_listener_tcp_port(side.listener), do_damage, &damage);
     json_decref(side.card);
     side.card = relay_card(relay);
-    struct refit_endpoint *holder = hold(&side);
-    post(&side, 0);
+    struct refit_endpoint *holder = side_hold(&side, 0, 0);
+    side_post(&side, 0, 0);
     assert_int_equal(completion(&side), REFIT_CORRUPT);
     side.world.source_ranks[0].bytes[0] ^= 1;
-    post(&side, 0);
+    side_post(&side, 0, 0);
     assert_int_equal(completion(&side), REFIT_OK);
     struct refit_digest sent = refit_tally_get(side.world.source_ranks[0].tally, 0);
     assert_false(refit_digest_equal(sent, refit_tally_get(side.world.tally, 0)));
@@ -286,22 +231,23 @@ static void a_cut_connection_is_made_again_by_the_same_holder_and_tallies_agree(
 {
     struct side side;
     struct refit_error err;
-    struct damage damage = {.at = 100000, .cut = true, .left = 1};
+    struct damage damage = {.cut = true, .left = 1};
     uint64_t up, down;
     world_open(&side.world, world_rows_source, world_rows_destination, WORLD_HEAP);
+    damage.at = world_batch_bytes(&side.world) * 3 / 2; /* of the second batch */
     side_open(&side, &refit_transport_tcp, 0);
     struct relay *relay = relay_start(refit_listener_tcp_port(side.listener), do_damage, &damage);
     json_decref(side.card);
     side.card = relay_card(relay);
-    struct refit_endpoint *holder = hold(&side);
-    post(&side, 0);
+    struct refit_endpoint *holder = side_hold(&side, 0, 0);
+    side_post(&side, 0, 0);
     assert_int_equal(completion(&side), REFIT_OK);
-    post(&side, 1);
+    side_post(&side, 0, 1);
     assert_int_equal(completion(&side), REFIT_PEER);
     assert_int_equal(side.transport->wait_done(holder, refit_deadline_in_ms(PULL_MS), &err), REFIT_PEER);
     assert_int_equal(side.transport->connect(holder, side.card, refit_deadline_in_ms(PULL_MS), &err), REFIT_OK);
     for (uint32_t batch = 0; batch < 2; batch++) {
-        post(&side, batch);
+        side_post(&side, 0, batch);
         assert_int_equal(completion(&side), REFIT_OK);
     }
     assert_int_equal(side.transport->finish(side.receiver, refit_deadline_in_ms(PULL_MS), &err), REFIT_OK);
