@@ -44,8 +44,8 @@ static bool would_block(int errnum)
     return errnum == EAGAIN || errnum == EWOULDBLOCK;
 }
 
-/* One send for many records: OpenSSL writes one at a time, and a call for each costs as much as its encryption. `more`:
- * the kernel may wait for what follows before it sends a packet that is not full. */
+/* One send for many records: OpenSSL writes one at a time, and a call for each costs at least the copy that it saves.
+ * `more`: the kernel may wait for what follows before it sends a packet that is not full. */
 static bool drain(struct refit_tls_stream *s, bool more)
 {
     const int flags = MSG_NOSIGNAL | (more ? MSG_MORE : 0);
