@@ -13,6 +13,7 @@
 #include "sender/gather.h"
 #include "sender/served.h"
 #include "transport/endpoint.h" /* REFIT_STREAMS_MAX */
+#include "transport/fair.h"
 
 #define SERVED_MAX (64u << 20)
 #define SERVED_SEND_MS 30000
@@ -44,6 +45,7 @@ struct service {
 struct refit_server {
     struct refit_server_config config;
     struct refit_ranks *ranks;
+    struct refit_fair *fair; /* owned: among the replicas that take bytes over the network */
     struct refit_plan_cache *plans;
     struct refit_arena *arena;
     pthread_mutex_t lock;
@@ -236,6 +238,7 @@ static enum refit_status move_bytes(struct service *service, struct refit_plan *
         .tally = tally,
         .verify = true,
         .streams = streams_of(service),
+        .fair = transport == &refit_transport_tcp ? server->fair : NULL,
     };
     memcpy(config.token, service->token, sizeof config.token);
     struct refit_endpoint *endpoint = NULL;
@@ -510,6 +513,11 @@ enum refit_status refit_server_create(const struct refit_server_config *config, 
     struct refit_server *server = calloc(1, sizeof *server);
     if (!server)
         return refit_fail_alloc(err, "a server", sizeof *server);
+    enum refit_status status = refit_fair_create(&server->fair, err);
+    if (status != REFIT_OK) {
+        free(server);
+        return status;
+    }
     server->config = *config;
     pthread_mutex_init(&server->lock, NULL);
     pthread_condattr_t monotonic;
@@ -539,6 +547,7 @@ void refit_server_destroy(struct refit_server *server)
         return;
     pthread_cond_destroy(&server->changed);
     pthread_mutex_destroy(&server->lock);
+    refit_fair_destroy(server->fair);
     free(server);
 }
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "transport/holding.h"
 
+#define LEAD_BATCHES 4 /* over the member that was sent least */
+
 enum refit_status refit_holding_init(struct refit_holding *holding, struct refit_endpoint *endpoint,
                                      struct refit_error *err)
 {
@@ -13,6 +15,7 @@ enum refit_status refit_holding_init(struct refit_holding *holding, struct refit
     holding->sent = refit_batch_set_create(config->plan);
     if (!holding->sent)
         return refit_fail_alloc(err, "a holder's ledger", sizeof *holding);
+    refit_fair_join(&holding->member, config->fair, (uint64_t)LEAD_BATCHES * refit_plan_batch_bytes(config->plan));
     refit_rate_init(&holding->rate, config->rate_bytes_per_s);
     pthread_mutex_init(&holding->threads_lock, NULL);
     pthread_mutex_init(&holding->lock, NULL);
@@ -25,6 +28,7 @@ enum refit_status refit_holding_init(struct refit_holding *holding, struct refit
 
 void refit_holding_release(struct refit_holding *holding)
 {
+    refit_fair_leave(&holding->member);
     refit_batch_set_destroy(holding->sent);
     refit_rate_release(&holding->rate);
     pthread_cond_destroy(&holding->event);

@@ -10,6 +10,7 @@
 #include "transport/endpoint.h"
 #include "transport/rate.h"
 #include "transport/stream.h"
+#include "transport/fair.h"
 #include "transport/view.h"
 
 struct refit_holding {
@@ -23,6 +24,7 @@ struct refit_holding {
     bool connected, done, stopped;
     struct refit_error why;       /* of the first connection that ended badly */
     struct refit_batch_set *sent; /* tallied */
+    struct refit_fair_member member;
 };
 
 REFIT_MUST_CHECK enum refit_status refit_holding_init(struct refit_holding *holding, struct refit_endpoint *endpoint,
@@ -52,7 +54,8 @@ struct refit_serving {
     /* Sends the batch, and leaves its segments there. */
     enum refit_status (*send)(struct refit_serving *serving, const struct refit_owed *owed, struct refit_error *err);
     const struct refit_segments *segments;
-    int news; /* eventfd: batches have landed; -1 unless a relay */
+    int news; /* eventfd: batches have landed, or it is our turn; -1: neither is waited for */
+    struct refit_fair_place place;
     struct refit_owed owed[REFIT_OWED_MAX]; /* in the order in which they came */
     unsigned owed_count;
     bool done; /* the receiver needs no more */

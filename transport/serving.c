@@ -81,21 +81,32 @@ static enum refit_status take_frames(struct refit_serving *serving, struct refit
 
 /* ---- batches out ---- */
 
-/* The first one that has landed here; false: all wait. */
+/* The first one that has landed here; owed_count: all wait. */
+static unsigned find_ready(const struct refit_serving *serving)
+{
+    const struct refit_landed *landed = serving->holding->endpoint->config.landed;
+    unsigned i = 0;
+    while (i < serving->owed_count && landed &&
+           !refit_landed_has(landed, serving->owed[i].edge, serving->owed[i].grant.batch))
+        i++;
+    return i;
+}
+
+/* False: none has landed, or it is not our turn. */
 static bool take_ready(struct refit_serving *serving, struct refit_owed *out)
 {
-    struct refit_landed *landed = serving->holding->endpoint->config.landed;
-    for (unsigned i = 0; i < serving->owed_count; i++) {
-        const struct refit_owed *owed = &serving->owed[i];
-        if (landed && !refit_landed_has(landed, owed->edge, owed->grant.batch))
-            continue;
-        *out = *owed;
-        serving->owed_count--;
-        for (; i < serving->owed_count; i++)
-            serving->owed[i] = serving->owed[i + 1];
-        return true;
+    unsigned i = find_ready(serving);
+    if (i == serving->owed_count) {
+        refit_fair_rest(&serving->place, refit_clock_ns());
+        return false;
     }
-    return false;
+    if (!refit_fair_may_send(&serving->place, refit_clock_ns()))
+        return false;
+    *out = serving->owed[i];
+    serving->owed_count--;
+    for (; i < serving->owed_count; i++)
+        serving->owed[i] = serving->owed[i + 1];
+    return true;
 }
 
 static enum refit_status serve_one(struct refit_serving *serving, const struct refit_owed *owed,
@@ -155,28 +166,35 @@ static enum refit_status serve(struct refit_serving *serving, struct refit_error
 
 static enum refit_status subscribe(struct refit_serving *serving, struct refit_error *err)
 {
-    struct refit_landed *landed = serving->holding->endpoint->config.landed;
+    const struct refit_endpoint_config *config = &serving->holding->endpoint->config;
     serving->news = -1;
-    if (!landed)
+    if (!config->landed && !config->fair)
         return REFIT_OK;
     serving->news = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (serving->news < 0)
-        return refit_fail_errno(err, errno, "a relay's connection: eventfd");
-    enum refit_status status = refit_landed_subscribe(landed, serving->news, err);
+        return refit_fail_errno(err, errno, "a holder's connection: eventfd");
+    enum refit_status status = config->landed ? refit_landed_subscribe(config->landed, serving->news, err) : REFIT_OK;
     if (status != REFIT_OK)
         refit_io_close(&serving->news);
     return status;
+}
+
+static void unsubscribe(struct refit_serving *serving)
+{
+    struct refit_landed *landed = serving->holding->endpoint->config.landed;
+    if (serving->news >= 0 && landed)
+        refit_landed_unsubscribe(landed, serving->news);
+    refit_io_close(&serving->news);
 }
 
 enum refit_status refit_serving_run(struct refit_serving *serving, struct refit_error *err)
 {
     refit_bulk_thread_nice(serving->holding->endpoint->config.nice);
     enum refit_status status = subscribe(serving, err);
+    refit_fair_open(&serving->place, &serving->holding->member, serving->news);
     if (status == REFIT_OK)
         status = serve(serving, err);
-    if (serving->news >= 0) {
-        refit_landed_unsubscribe(serving->holding->endpoint->config.landed, serving->news);
-        refit_io_close(&serving->news);
-    }
+    refit_fair_close(&serving->place);
+    unsubscribe(serving);
     return status;
 }

@@ -2,6 +2,8 @@
  *
  * The sending end of `tcp`: one thread per connection, which answers grants in the order in which they come.
  */
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +13,8 @@
 #include "transport/dialling.h"
 #include "transport/tcp.h"
 #include "transport/tcp_sending.h"
+
+#define UNSENT_MAX (512 << 10)
 
 struct outflow {
     struct tcp_holder *holder;
@@ -48,6 +52,15 @@ static void flow_free(struct outflow *flow)
     free(flow);
 }
 
+/* Whose turn it is, is decided here: what lies in a socket has had its turn. */
+static void keep_queue_short(const struct tcp_holder *holder, int fd)
+{
+    int bytes = (int)refit_plan_batch_bytes(holder->base.config.plan);
+    bytes = bytes < UNSENT_MAX ? bytes : UNSENT_MAX;
+    if (holder->base.config.fair)
+        setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof bytes);
+}
+
 static enum refit_status dial(struct tcp_holder *holder, const struct refit_target *target, unsigned number,
                               struct refit_deadline deadline, struct outflow **out, struct refit_error *err)
 {
@@ -59,6 +72,7 @@ static enum refit_status dial(struct tcp_holder *holder, const struct refit_targ
         free(flow);
         return status;
     }
+    keep_queue_short(holder, flow->stream.fd);
     flow->holder = holder;
     refit_sending_init(&flow->sending, &holder->holding, &flow->stream);
     *out = flow;

@@ -52,9 +52,11 @@ static enum refit_status send_iovs(struct refit_sending *sending, struct refit_f
                                      : refit_rate_wait(&holding->rate, bytes, endpoint->wake, stream->fd, err);
     if (status == REFIT_OK)
         status = refit_stream_send(stream, sending->iov, count + 1, flags, endpoint->wake, err);
-    if (status == REFIT_OK)
-        refit_count(&endpoint->counters.wire_bytes, bytes + framing);
-    return status;
+    if (status != REFIT_OK)
+        return status;
+    refit_count(&endpoint->counters.wire_bytes, bytes + framing);
+    refit_fair_sent(&sending->serving.place, bytes, refit_clock_ns());
+    return REFIT_OK;
 }
 
 static uint64_t iov_bytes(const struct iovec *iov, int count)

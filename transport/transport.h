@@ -49,6 +49,7 @@ enum refit_transport_trait {
 
 struct refit_listener;
 struct refit_tls; /* tls/tls.h */
+struct refit_fair; /* fair.h */
 
 /* A holder's number at the receiver: trainer ranks come first, then the fleet's members, then replicas that are
  * sources. Only the receiver gives meaning to it. */
@@ -75,6 +76,7 @@ struct refit_endpoint_config {
                                         * are refused */
     struct refit_tally *tally;         /* by destination tensor id; NULL: not kept */
     bool verify;                       /* digest both sides; false only for measurements */
+    struct refit_fair *fair;           /* tcp, holder: equal shares of all that this process sends to; NULL: none */
     unsigned streams;                  /* tcp: connections per holder, >= 1 */
     uint64_t rate_bytes_per_s;         /* 0: unlimited; of the whole endpoint */
     int nice;                          /* of the bulk threads */
