@@ -7,7 +7,7 @@
  * VERSIONS "-": told on standard input, line by line: "fill V" (answered by "filled V") writes version V's pattern, "publish V"
  * publishes what is there.
  *
- *   transport=tcp|local   deadline=MS   heap (ordinary memory, not shareable)   check (check_source)
+ *   transport=tcp|local|nccl   deadline=MS   heap (ordinary memory, not shareable)   cuda (on device RANK)   check (check_source)
  *   scribble (overwrites its weights with the next version's while a publish runs)   name=TEXT   takeover
  *   overwrite (on SIGUSR1, overwrites its weights with the next version's once, and prints "overwritten")
  *   policy=WORDS   strategy=WORD   stage (stage_only)   stay (does not end by itself)
@@ -17,6 +17,7 @@
  * "failed VERSION STATUS TEXT", then one line "replica URL OUTCOME TEXT" each, and
  * "fleet OUTCOME EPOCH SENT EXCESS SAVED relayed|direct". Status 0 when all were ok.
  */
+#include <dlfcn.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -36,7 +37,7 @@ struct publisher {
     uint8_t *memory;
     struct refit_sender_buffer *buffers;
     size_t count;
-    bool heap, check, scribble, overwrite, stage, stay, resume;
+    bool heap, cuda, check, scribble, overwrite, stage, stay, resume;
     const char *policy, *strategy, *gate;
     int64_t deadline_ms;
     struct refit_sender_config config;
@@ -57,6 +58,7 @@ static bool add_buffer(void *context, const struct refit_buffer *buffer)
 static bool read_option(struct publisher *p, char *option)
 {
     p->heap |= strcmp(option, "heap") == 0;
+    p->cuda |= strcmp(option, "cuda") == 0;
     p->check |= strcmp(option, "check") == 0;
     p->scribble |= strcmp(option, "scribble") == 0;
     p->overwrite |= strcmp(option, "overwrite") == 0;
@@ -206,16 +208,40 @@ static int publish_told(struct publisher *p, struct refit_sender *sender)
     return rc;
 }
 
+/* Of the look-alike, which the host may write. */
+static void *device_memory(const struct publisher *p, size_t bytes)
+{
+    uint64_t (*allocate)(int, size_t) = NULL;
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    *(void **)(void *)&allocate = library ? dlsym(library, "standin_cuda_allocate") : NULL;
+    return allocate ? (void *)(uintptr_t)allocate((int)p->rank, bytes) : NULL;
+}
+
+static void free_device_memory(const struct publisher *p)
+{
+    void (*give_back)(uint64_t) = NULL;
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    *(void **)(void *)&give_back = library ? dlsym(library, "standin_cuda_free") : NULL;
+    if (give_back)
+        give_back((uint64_t)(uintptr_t)p->memory);
+}
+
 static int register_all(struct publisher *p, struct refit_sender *sender, const char *text, size_t len, struct refit_error *err)
 {
     size_t bytes = (size_t)refit_layout_arena_bytes(p->layout, p->rank) + 64;
     void *memory = NULL;
-    if (p->heap)
+    if (p->cuda)
+        memory = device_memory(p, bytes);
+    else if (p->heap)
         memory = calloc(1, bytes);
     else if (refit_sender_alloc(sender, bytes, &memory, err) != REFIT_OK)
         return -1;
     p->memory = memory;
     refit_layout_buffers(p->layout, p->rank, add_buffer, p);
+    for (size_t i = 0; p->cuda && i < p->count; i++) {
+        p->buffers[i].memory = REFIT_SENDER_CUDA;
+        p->buffers[i].device = (int)p->rank;
+    }
     return refit_sender_register(sender, text, len, p->buffers, p->count, err) == REFIT_OK ? 0 : -1;
 }
 
@@ -224,7 +250,9 @@ static void release_buffers(struct publisher *p)
     for (size_t i = 0; i < p->count; i++)
         free((void *)(uintptr_t)p->buffers[i].name);
     free(p->buffers);
-    if (p->heap)
+    if (p->cuda)
+        free_device_memory(p);
+    else if (p->heap)
         free(p->memory);
 }
 

@@ -101,6 +101,31 @@ class Gpu(SystemTest):
             replica.readers[0].changed.release()
         self.fail(f"not there: {weights}")
 
+    def test_swap_modes_keep_addresses_on_a_device(self):
+        for mode in ("copy", "remap", "in-place"):
+            with self.subTest(mode=mode):
+                replica = self.replica(mode, engine_layout(2), *CUDA, "--swap", mode, "--slots", "1" if mode == "in-place" else "2",
+                                       reader_options=["cuda", "stable"])
+                for version in (1, 2, 3):
+                    self.succeeds(version, replica)
+                self.assertEqual((replica.weights()["swap"], replica.weights()["memory"]), (mode, "cuda"))
+                self.assert_ends_clean(replica)
+
+    @unittest.skipUnless(os.environ.get("REFIT_TEST_NCCL"), "NCCL is not in this build")
+    def test_a_trainer_on_gpus_publishes_to_slots_on_gpus(self):
+        """Over tcp through host memory at both ends; with --receive sidecar by NCCL, which is not offered otherwise."""
+        staged = self.gpu("staged")
+        self.succeeds(1, staged, options=["cuda", "transport=tcp"])
+        lines = self.publish(source_layout(), [2], [staged], "cuda", "transport=nccl", "deadline=5000")
+        self.assertTrue(lines[0].startswith("failed 2 "), lines)
+        sidecar = self.gpu("sidecar", 2, "--receive", "sidecar")
+        for version in (3, 4):
+            with environment(STANDIN_CUDA_ORDER="4,5"):  # NCCL takes one process per GPU
+                words = self.succeeds(version, sidecar, options=["cuda", "transport=nccl"])
+            self.assertEqual(words[-1], "nccl")
+        self.succeeds(5, staged, sidecar, options=["cuda", "transport=tcp"])
+        self.assert_ends_clean(staged, sidecar)
+
     def test_a_call_that_fails_costs_at_most_its_refit(self):
         replica = self.gpu("gpu")
         self.succeeds(1, replica)
