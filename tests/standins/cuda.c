@@ -32,8 +32,10 @@ static struct {
 } devices[STANDIN_DEVICES_MAX];
 static char module;
 char standin_move_function, standin_exchange_function;
-static _Thread_local int current[DEPTH_MAX]; /* devices whose contexts are on the thread's stack */
-static _Thread_local int depth;
+/* LeakSanitizer loses its way in the thread-local memory of a library that is opened, unless it is of this model. */
+#define THREADS_OWN static _Thread_local __attribute__((tls_model("initial-exec")))
+THREADS_OWN int current[DEPTH_MAX]; /* devices whose contexts are on the thread's stack */
+THREADS_OWN int depth;
 
 void standin_die(const char *call, const char *format, ...)
 {
