@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
+
 static const char *type_name(const json_t *value)
 {
     if (!value)
@@ -153,6 +155,23 @@ enum refit_status refit_json_get_u64(const json_t *object, const char *key, cons
 json_t *refit_json_u64(uint64_t value)
 {
     return value <= INT64_MAX ? json_integer((json_int_t)value) : json_sprintf("%llu", (unsigned long long)value);
+}
+
+json_t *refit_json_text(const char *text)
+{
+    json_t *json = json_string(text);
+    char *plain = json ? NULL : strdup(text);
+    if (!plain)
+        return json;
+    for (char *at = plain; *at;) {
+        unsigned len = refit_text_utf8_length(at);
+        if (len == 0)
+            *at = '?';
+        at += len ? len : 1;
+    }
+    json = json_string(plain);
+    free(plain);
+    return json;
 }
 
 enum refit_status refit_json_known(const json_t *object, const char *what, const char *const *known,

@@ -43,6 +43,9 @@ REFIT_MUST_CHECK enum refit_status refit_json_opt_bool(const json_t *object, con
 REFIT_MUST_CHECK enum refit_status refit_json_get_u64(const json_t *object, const char *key, const char *what,
                                                       uint64_t *out, struct refit_error *err);
 json_t *refit_json_u64(uint64_t value);
+/* Any text: a message that was cut may end inside a character, files and processes have any name. Each byte that is no
+ * UTF-8 becomes "?". NULL when out of memory. */
+json_t *refit_json_text(const char *text);
 
 /* Fails naming the first key of `object` that is not in the NULL-terminated list `known`. */
 REFIT_MUST_CHECK enum refit_status refit_json_known(const json_t *object, const char *what, const char *const *known,

@@ -60,7 +60,7 @@ static json_t *describe(const struct look *look, size_t i)
     json_t *member = json_pack("{s:s}", "url", look->targets->urls.items[i]);
     if (weights->status != REFIT_OK) {
         json_object_set_new(member, "state", json_string("silent"));
-        json_object_set_new(member, "error", json_string(weights->error.text));
+        json_object_set_new(member, "error", refit_json_text(weights->error.text));
         return member;
     }
     const json_t *active = json_object_get(weights->body, "active"), *refit = look->refits[i].body;

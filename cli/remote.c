@@ -130,9 +130,8 @@ void refit_cli_answers_release(struct refit_cli_answer *answers, size_t count)
 
 json_t *refit_cli_error_json(const struct refit_error *error)
 {
-    json_t *text = json_string(error->text); /* a file may have any name */
-    return json_pack("{s:s, s:o, s:s}", "status", refit_status_name(error->status), "text",
-                     text ? text : json_string("(not UTF-8)"), "action", refit_status_action(error->status));
+    return json_pack("{s:s, s:o, s:s}", "status", refit_status_name(error->status), "text", refit_json_text(error->text),
+                     "action", refit_status_action(error->status));
 }
 
 void refit_cli_print_json(json_t *json)

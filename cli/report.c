@@ -81,7 +81,8 @@ static json_t *replica_json(const struct refit_replica_report *r)
     for (size_t i = 0; i < sizeof spans / sizeof *spans; i++)
         json_object_set_new(o, spans[i].name, json_real(spans[i].seconds));
     if (r->error.status != REFIT_OK)
-        json_object_set_new(o, "error", json_pack("{s:s, s:s}", "status", refit_status_name(r->error.status), "text", r->error.text));
+        json_object_set_new(o, "error", json_pack("{s:s, s:o}", "status", refit_status_name(r->error.status), "text",
+                                                 refit_json_text(r->error.text)));
     return o;
 }
 

@@ -58,21 +58,6 @@ const char *refit_swap_mode_name(enum refit_swap_mode mode)
 
 /* --- building ---------------------------------------------------------------------------------------------- */
 
-/* Text of the engine's own (a label, a hook's reason) may be anything; what is not UTF-8 is replaced. */
-static json_t *text_json(const char *text)
-{
-    json_t *value = json_string(text);
-    if (value)
-        return value;
-    char plain[REFIT_ERROR_TEXT_MAX];
-    snprintf(plain, sizeof plain, "%s", text);
-    for (char *c = plain; *c; c++) {
-        if ((unsigned char)*c >= 0x80)
-            *c = '?';
-    }
-    return json_string(plain);
-}
-
 static bool add_numbers(json_t *object, const struct refit_attach_message *m, unsigned members)
 {
     int bad = 0;
@@ -105,19 +90,19 @@ static bool add_texts(json_t *object, const struct refit_attach_message *m, unsi
 {
     int bad = 0;
     if (members & M_PROCESS)
-        bad |= json_object_set_new(object, "label", text_json(m->label));
+        bad |= json_object_set_new(object, "label", refit_json_text(m->label));
     if (members & M_TEXT)
-        bad |= json_object_set_new(object, "text", text_json(m->text));
+        bad |= json_object_set_new(object, "text", refit_json_text(m->text));
     if (members & M_REFIT)
-        bad |= json_object_set_new(object, "refit", text_json(m->refit));
+        bad |= json_object_set_new(object, "refit", refit_json_text(m->refit));
     if (members & M_KV)
-        bad |= json_object_set_new(object, "kv", text_json(m->kv));
+        bad |= json_object_set_new(object, "kv", refit_json_text(m->kv));
     if (members & M_SWAP)
         bad |= json_object_set_new(object, "swap", json_string(refit_swap_mode_name(m->swap)));
     if (members & M_VERSION) {
         bad |= json_object_set_new(object, "version", refit_json_u64(m->version.version));
-        bad |= json_object_set_new(object, "label", text_json(m->version.label));
-        bad |= json_object_set_new(object, "digest", text_json(m->version.digest));
+        bad |= json_object_set_new(object, "label", refit_json_text(m->version.label));
+        bad |= json_object_set_new(object, "digest", refit_json_text(m->version.digest));
     }
     return bad == 0;
 }

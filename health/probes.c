@@ -31,9 +31,8 @@ static void check(struct checks *checks, const char *name, bool ok, const char *
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    json_t *value = json_string(text);
-    /* Whatever the text, a reason makes the verdict: an error can carry a file name that is not UTF-8. */
-    json_array_append_new(checks->reasons, value ? value : json_string("(a reason that is not UTF-8)"));
+    /* Whatever the text, a reason makes the verdict. */
+    json_array_append_new(checks->reasons, refit_json_text(text));
 }
 
 static struct checks begin(void)

@@ -23,17 +23,15 @@ static json_t *phases_json(const struct refit_session_snapshot *session)
 static json_t *error_json(const struct refit_session_snapshot *session)
 {
     const struct refit_error *error = &session->error;
-    json_t *text = json_string(error->text); /* NULL when not UTF-8: a file may have any name */
     return json_pack("{s:s, s:s, s:o, s:s, s:b}", "status", refit_status_name(error->status), "phase",
-                     refit_phase_name(session->failed_in), "text", text ? text : json_string("(not UTF-8)"), "action",
+                     refit_phase_name(session->failed_in), "text", refit_json_text(error->text), "action",
                      refit_status_action(error->status), "retryable", (int)refit_health_is_retryable(error->status));
 }
 
 static json_t *waiting_json(const struct refit_bank_waiting *waiting)
 {
-    json_t *label = json_string(waiting->label);
     return json_pack("{s:I, s:o, s:o, s:o, s:I}", "rank", (json_int_t)waiting->rank, "label",
-                     label ? label : json_string(""), "version", refit_json_u64(waiting->version), "pins",
+                     refit_json_text(waiting->label), "version", refit_json_u64(waiting->version), "pins",
                      refit_json_u64(waiting->pins), "age_ms", (json_int_t)waiting->age_ms);
 }
 
@@ -138,9 +136,8 @@ static json_t *ranks_json(const struct refit_bank_snapshot *bank)
     json_t *out = json_array();
     const uint32_t shown = (uint32_t)(sizeof bank->rank / sizeof bank->rank[0]);
     for (uint32_t i = 0; i < bank->ranks && i < shown; i++) {
-        json_t *label = json_string(bank->rank[i].label); /* an engine's word, so perhaps not UTF-8 */
         json_array_append_new(out, json_pack("{s:I, s:b, s:o, s:I, s:o}", "rank", (json_int_t)i, "attached",
-                                             (int)bank->rank[i].attached, "label", label ? label : json_string(""),
+                                             (int)bank->rank[i].attached, "label", refit_json_text(bank->rank[i].label),
                                              "pid", (json_int_t)bank->rank[i].pid, "device",
                                              device_json(&bank->rank[i])));
     }
@@ -187,20 +184,17 @@ json_t *refit_health_stale_json(const struct refit_health_view *view)
     if (!siblings || (served != 0 && siblings->newest <= served && !siblings->apart[0]))
         return json_null();
     const char *why = served != 0 && siblings->newest <= served ? siblings->apart : siblings->waiting;
-    json_t *waiting = json_string(why); /* with a sibling's words in it, so perhaps not UTF-8 */
     return json_pack("{s:o, s:o, s:o, s:I, s:I, s:o}", "version", refit_json_u64(siblings->newest), "behind",
                      refit_json_u64(siblings->newest > served ? siblings->newest - served : 0), "fetching",
                      refit_json_u64(siblings->fetching), "siblings", (json_int_t)siblings->known, "heard",
-                     (json_int_t)siblings->heard, "reason", waiting ? waiting : json_string("(not UTF-8)"));
+                     (json_int_t)siblings->heard, "reason", refit_json_text(why));
 }
 
 static json_t *engine_json(const struct refit_health_engine *engine)
 {
-    json_t *reason = json_string(engine->reason); /* with an engine's words in it, so perhaps not UTF-8 */
-    json_t *found = json_string(engine->found);
     return json_pack("{s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I}", "kind", engine->kind, "whole",
                      (int)engine->whole, "installed", refit_health_version_json(&engine->version), "found",
-                     found ? found : json_string(""), "reason", reason ? reason : json_string("(not UTF-8)"), "installs",
+                     refit_json_text(engine->found), "reason", refit_json_text(engine->reason), "installs",
                      refit_json_u64(engine->installs), "failures", refit_json_u64(engine->failures), "restores",
                      refit_json_u64(engine->restores), "write_us", (json_int_t)(engine->write_ns / 1000), "load_us",
                      (json_int_t)(engine->load_ns / 1000), "paused_us", (json_int_t)(engine->paused_ns / 1000));

@@ -15,19 +15,13 @@ void refit_binding_release(struct refit_binding *binding)
     *binding = (struct refit_binding){0};
 }
 
-static json_t *text_json(const char *text)
-{
-    json_t *json = json_string(text);
-    return json ? json : json_string("?"); /* a process may call itself anything, UTF-8 or not */
-}
-
 json_t *refit_binding_to_json(const struct refit_binding *binding)
 {
     json_t *ranks = json_array();
     for (uint32_t i = 0; i < binding->ranks; i++) {
         const struct refit_bound_rank *rank = &binding->rank[i];
         json_array_append_new(ranks, json_pack("{s:I, s:o, s:I, s:b, s:s, s:o}", "rank", (json_int_t)i, "process",
-                                               text_json(rank->process), "pid", (json_int_t)rank->pid, "attached",
+                                               refit_json_text(rank->process), "pid", (json_int_t)rank->pid, "attached",
                                                rank->attached, "kind", rank->kind, "bytes", refit_json_u64(rank->bytes)));
     }
     return json_pack("{s:s, s:s, s:o}", "format", FORMAT, "layout", binding->layout, "ranks", ranks);

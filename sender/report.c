@@ -113,24 +113,10 @@ static json_t *micros(double seconds)
     return json_integer((json_int_t)(seconds * 1e6 + 0.5));
 }
 
-/* A text that was cut to its buffer may end inside a character. */
-static json_t *text_to_json(const char *text)
-{
-    json_t *json = json_string(text);
-    if (json)
-        return json;
-    char plain[REFIT_ERROR_TEXT_MAX];
-    size_t len = 0;
-    for (; text[len] && len + 1 < sizeof plain; len++)
-        plain[len] = (unsigned char)text[len] < 0x80 ? text[len] : '?';
-    plain[len] = '\0';
-    return json_string(plain);
-}
-
 static json_t *error_to_json(const struct refit_error *error)
 {
     return json_pack("{s:i, s:o}", "status", (int)error->status, "text",
-                     text_to_json(error->status == REFIT_OK ? "" : error->text));
+                     refit_json_text(error->status == REFIT_OK ? "" : error->text));
 }
 
 static json_t *replica_to_json(const struct refit_replica_report *replica)

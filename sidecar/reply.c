@@ -101,12 +101,8 @@ static const char *title_of(enum refit_status status)
 
 static json_t *problem(int status, const char *type, const char *title, const char *detail)
 {
-    json_t *urn = json_sprintf("urn:refit:problem:%s", type);
-    /* A text of ours can carry a file name in any encoding; JSON can't. */
-    json_t *text = json_string(detail);
-    if (!text)
-        text = json_string("the text of this error is not UTF-8");
-    return json_pack("{s:o, s:s, s:i, s:o}", "type", urn, "title", title, "status", status, "detail", text);
+    return json_pack("{s:o, s:s, s:i, s:o}", "type", json_sprintf("urn:refit:problem:%s", type), "title", title, "status",
+                     status, "detail", refit_json_text(detail));
 }
 
 void refit_reply_error(struct refit_reply *reply, const struct refit_error *err, const char *type, int status)

@@ -88,8 +88,8 @@ static json_t *serve_json(const struct refit_serve_snapshot *serve)
                              refit_json_u64(serve->version), "slot", (json_int_t)serve->slot, "refit", serve->refit,
                              "state", refit_serve_state_name(serve->state), "bytes", refit_json_u64(serve->bytes));
     if (json && serve->error.status != REFIT_OK)
-        json_object_set_new(json, "error", json_pack("{s:s, s:s}", "status", refit_status_name(serve->error.status),
-                                                     "text", serve->error.text));
+        json_object_set_new(json, "error", json_pack("{s:s, s:o}", "status", refit_status_name(serve->error.status),
+                                                     "text", refit_json_text(serve->error.text)));
     return json;
 }
 

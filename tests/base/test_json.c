@@ -93,6 +93,21 @@ static void versions_keep_all_64_bits(void **state)
     json_decref(o);
 }
 
+static void any_text_becomes_a_string(void **state)
+{
+    static const struct {
+        const char *text, *found;
+    } texts[] = {
+        {"", ""}, {"plain", "plain"}, {"größe", "größe"}, {"cut in the middle of gr\xc3", "cut in the middle of gr?"},
+        {"a \xff b \xe2\x82 c \xed\xa0\x80", "a ? b ?? c ???"}, {"\x80größe", "?größe"},
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        json_t *text = refit_json_text(texts[i].text);
+        assert_string_equal(json_string_value(text), texts[i].found);
+        json_decref(text);
+    }
+}
+
 static void sha256_is_sha256(void **state)
 {
     char hex[REFIT_SHA256_HEX_MAX];
@@ -107,6 +122,7 @@ int main(void)
         cmocka_unit_test(equal_documents_have_one_canonical_form),
         cmocka_unit_test(members_are_typed_and_bounded),
         cmocka_unit_test(versions_keep_all_64_bits),
+        cmocka_unit_test(any_text_becomes_a_string),
         cmocka_unit_test(sha256_is_sha256),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
