@@ -27,7 +27,7 @@ const struct refit_cli_command *refit_cli_find(const char *name)
 
 bool refit_cli_calls_replicas(const struct refit_cli_command *command)
 {
-    static const struct refit_cli_command *const local[] = {&refit_cli_exec,    &refit_cli_probe,      &refit_cli_drain, &refit_cli_digest,
+    static const struct refit_cli_command *const local[] = {&refit_cli_exec,    &refit_cli_probe,      &refit_cli_drain,
                                                             &refit_cli_version, &refit_cli_completion, &refit_cli_manual};
     for (size_t i = 0; i < sizeof local / sizeof *local; i++)
         if (command == local[i])

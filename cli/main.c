@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -35,9 +36,19 @@ static int run(const struct refit_cli_command *command, int argc, char **argv)
     return rc;
 }
 
-int main(int argc, char **argv)
+/* An answer that did not get out is not given: a file system may be full. Who reads a pipe may have seen enough. */
+static int close_output(int rc)
 {
-    signal(SIGPIPE, SIG_IGN);
+    errno = 0;
+    bool failed = fflush(stdout) != 0 || ferror(stdout);
+    if (!failed || errno == EPIPE)
+        return rc;
+    fprintf(stderr, "refit: can't write to standard output: %s\n", errno ? strerror(errno) : "some of it was lost");
+    return rc == REFIT_EXIT_OK ? REFIT_EXIT_FAILED : rc;
+}
+
+static int dispatch(int argc, char **argv)
+{
     const char *name = argc > 1 ? argv[1] : "";
     /* exec hands options on to refitd, which has one of the same name. */
     if (strcmp(name, "exec") != 0 && !refit_cli_take_credentials(&argc, argv))
@@ -65,4 +76,10 @@ int main(int argc, char **argv)
     }
     print_usage(stderr);
     return REFIT_EXIT_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+    signal(SIGPIPE, SIG_IGN);
+    return close_output(dispatch(argc, argv));
 }

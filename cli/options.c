@@ -64,7 +64,7 @@ static bool parse_count(const char *text, uint64_t *out)
     char *end;
     errno = 0;
     unsigned long long value = strtoull(text, &end, 10);
-    if (errno || end == text || *end || *text == '-' || value == 0)
+    if (errno || *text < '0' || *text > '9' || *end || value == 0) /* strtoull takes blanks and a sign */
         return false;
     *out = value;
     return true;
@@ -135,19 +135,20 @@ static int parse_option(const struct refit_cli_command *command, const struct re
  * are members. */
 static bool take_members(const struct refit_cli_option *options, bool *given, bool members_are_words, size_t words)
 {
-    static char text[16384]; /* what the list borrows from */
+    static char *text; /* what the list borrows from */
     const char *value = getenv(REFIT_CLI_TO_VARIABLE);
     const struct refit_cli_option *to = find(options, "to", 2);
     if (!value || !to || to->kind != REFIT_CLI_LIST || given[to - options] || (members_are_words && words > 0))
         return true;
-    snprintf(text, sizeof text, "%s", value);
+    free(text);
+    text = strdup(value);
     char *rest = NULL;
-    for (char *one = strtok_r(text, " ,\t\n", &rest); one; one = strtok_r(NULL, " ,\t\n", &rest)) {
+    for (char *one = text ? strtok_r(text, " ,\t\n", &rest) : NULL; one; one = strtok_r(NULL, " ,\t\n", &rest)) {
         if (!refit_cli_list_append(to->out, one))
             return false;
         given[to - options] = true;
     }
-    return true;
+    return text != NULL;
 }
 
 static int check_complete(const struct refit_cli_command *command, const struct refit_cli_option *options, const bool *given,
@@ -192,7 +193,9 @@ int refit_cli_parse(const struct refit_cli_command *command, const struct refit_
         if (rc != REFIT_EXIT_PARSED)
             return rc;
     }
-    if (!take_members(options, given, min == 0 && max == SIZE_MAX, positional->count))
+    if (!take_members(options, given, min == 0 && max == SIZE_MAX, positional->count)) {
+        fprintf(stderr, "refit %s: out of memory\n", command->name);
         return REFIT_EXIT_FAILED;
+    }
     return check_complete(command, options, given, positional, min, max);
 }

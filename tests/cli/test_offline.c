@@ -58,6 +58,39 @@ static void expect(const char *arguments, int status, const char *text)
         fail_msg("refit %s: status %d, expected %d with \"%s\":\n%s", arguments, found, status, text, out);
 }
 
+/* The last of more members than fit a small buffer is one of them. */
+static void members_of_the_environment_are_never_cut(void **state)
+{
+    char members[32768] = "";
+    for (size_t i = 0, used = 0; i < 900; i++)
+        used += (size_t)snprintf(members + used, sizeof members - used, "http://127.0.0.1:1/replica-%zu ", i);
+    strcat(members, "ftp://the-last");
+    assert_true(strlen(members) > 16384);
+    assert_int_equal(setenv("REFIT_TO", members, 1), 0);
+    expect("status", 2, "only the schemes http and https are spoken");
+    unsetenv("REFIT_TO");
+}
+
+static void an_answer_that_is_lost_is_a_failure(void **state)
+{
+    char out[256];
+    assert_int_equal(run("version >/dev/full", out, sizeof out), 1);
+    assert_int_equal(run("help >/dev/full", out, sizeof out), 1);
+    assert_int_equal(run("version | true", out, sizeof out), 0);
+}
+
+/* It calls a replica, so it takes what every such command takes. */
+static void digest_shows_its_credentials(void **state)
+{
+    FILE *token = fopen("token", "w");
+    assert_non_null(token);
+    fputs("0123456789abcdef\n", token);
+    fclose(token);
+    expect("digest model.safetensors --like http://10.0.0.1:1 --token-file token", 1, "in the clear");
+    expect("digest model.safetensors --like https://127.0.0.1:1", 1, "cannot connect");
+    unlink("token");
+}
+
 static void usage_says_what_was_expected_and_what_was_found(void **state)
 {
     expect("", 2, "usage: refit COMMAND");
@@ -68,6 +101,7 @@ static void usage_says_what_was_expected_and_what_was_found(void **state)
     expect("push x --version", 2, "--version: needs a value, found the end of the line");
     expect("push x --version zero --to u", 2, "--version: expected a whole number from 1 on, found zero");
     expect("push x --version -3 --to u", 2, "found -3");
+    expect("push x --version ' -3' --to u", 2, "expected a whole number");
     expect("push x --version 1", 2, "--to: is required");
     expect("push x y --version 1 --to u", 2, "y: unexpected argument");
     expect("push x --version 1 --to u --deadline 5y", 2, "expected a duration");
@@ -160,6 +194,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(usage_says_what_was_expected_and_what_was_found),
+        cmocka_unit_test(members_of_the_environment_are_never_cut),
+        cmocka_unit_test(an_answer_that_is_lost_is_a_failure),
+        cmocka_unit_test(digest_shows_its_credentials),
         cmocka_unit_test(every_command_has_help_with_examples),
         cmocka_unit_test(digest_is_the_checkpoints),
         cmocka_unit_test(digest_counts_only_the_tensors_of_a_layout),
