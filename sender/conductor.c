@@ -96,7 +96,8 @@ static void check_canaries(struct refit_lead *lead)
     struct refit_http_url *url = &lead->publish.policy.check;
     struct refit_http_request request = {.method = REFIT_HTTP_GET, .path = url->prefix[0] ? "" : "/",
                                          .deadline = refit_deadline_earlier(lead->publish.deadline,
-                                                                            refit_deadline_in_ms(CHECK_MS))};
+                                                                            refit_deadline_in_ms(CHECK_MS)),
+                                         .credentials = lead->credentials, .without_token = true};
     struct refit_http_answer answer;
     result.status = refit_http_call(url, &request, &answer, &result);
     if (result.status == REFIT_OK) {
@@ -188,7 +189,8 @@ static double direct(struct refit_lead *lead)
         pthread_cond_broadcast(&lead->changed);
         bool drained = !freed && all_drained(lead), check = lead->course.phase == REFIT_COURSE_CHECK;
         over = refit_course_over(lead);
-        if (!drained && !check && !over) {
+        /* All may have ended while the broadcast still calls for the rest of the model. */
+        if (!drained && !check && (!over || !freed)) {
             struct timespec until = refit_deadline_timespec((struct refit_deadline){.at_ns = again_ns});
             pthread_cond_timedwait(&lead->changed, &lead->lock, &until);
         }

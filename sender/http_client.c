@@ -249,7 +249,7 @@ static enum refit_status open_loop(struct call *call)
 static enum refit_status add_token(struct call *call, struct evkeyvalq *headers)
 {
     char token[REFIT_TOKEN_TEXT_MAX], value[REFIT_TOKEN_TEXT_MAX + 8];
-    if (!call->request->credentials)
+    if (!call->request->credentials || call->request->without_token)
         return REFIT_OK;
     enum refit_status status = refit_credentials_token(call->request->credentials, call->url->host, call->url->secure,
                                                        token, call->err);

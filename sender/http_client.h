@@ -46,6 +46,7 @@ struct refit_http_request {
     size_t answer_max; /* 0: REFIT_HTTP_ANSWER_MAX */
     struct refit_deadline deadline;
     struct refit_credentials *credentials; /* borrowed; NULL: no token, and no https */
+    bool without_token;                    /* its files are for TLS only: this server is none of ours */
 };
 
 struct refit_http_answer {

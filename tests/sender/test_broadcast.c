@@ -430,8 +430,19 @@ static struct {
     uint32_t seed;
     size_t calls;
     size_t fails_at; /* TENSORS: nowhere */
+    size_t slow_at;  /* likewise */
+    int64_t busy_ns; /* processor time of this process while that call took its time */
     bool in_order;
 } called;
+
+#define SLOW_MS 500
+
+static int64_t processor_ns(void)
+{
+    struct timespec used;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    return (int64_t)used.tv_sec * 1000000000 + used.tv_nsec;
+}
 
 static int gather(void *context, const char *name, void *destination, size_t bytes)
 {
@@ -441,6 +452,11 @@ static int gather(void *context, const char *name, void *destination, size_t byt
     assert_ptr_equal(context, &called);
     if (t == called.fails_at)
         return 7;
+    if (t == called.slow_at) {
+        called.busy_ns -= processor_ns();
+        poll(NULL, 0, SLOW_MS);
+        called.busy_ns += processor_ns();
+    }
     for (size_t i = 0; i < elements(&tensors[t]); i++)
         out[i] = element(called.seed, t, i);
     return 0;
@@ -455,7 +471,7 @@ static void open_gatherer(void)
     trainer.transport = "tcp";
     struct refit_sender_config config = config_of(0);
     called.calls = 0;
-    called.fails_at = TENSORS;
+    called.fails_at = called.slow_at = TENSORS;
     called.in_order = true;
     for (size_t t = 0; t < TENSORS; t++) {
         shapes[t][0] = tensors[t].rows;
@@ -522,10 +538,12 @@ static void a_callback_is_called_for_every_tensor_also_when_nobody_is_left(void 
     assert_int_equal(called.calls, TENSORS);
     refitd_wait(&whole);
     refitd_wait(&halves);
+    called.slow_at = 3;
     publish_gathered(2, 2, NULL);
     assert_int_not_equal(trainer.status[0], REFIT_OK);
     assert_int_equal(called.calls, 2 * TENSORS);
     assert_true(called.in_order);
+    assert_true(called.busy_ns < (int64_t)SLOW_MS * 1000000 / 2); /* nobody spins until the callback returns */
 }
 
 static void a_callbacks_tensors_go_no_other_way(void **state)

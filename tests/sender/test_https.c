@@ -165,6 +165,18 @@ static void an_answer_comes_and_the_token_went(void **state)
     assert_non_null(strstr(server.request, "Authorization: Bearer " TOKEN "\r\n"));
 }
 
+/* The check of a canary goes to a server that is no replica. */
+static void a_token_stays_here_where_it_is_not_to_be_shown(void **state)
+{
+    const struct refit_http_request request = {.method = REFIT_HTTP_GET, .path = "/ok", .credentials = credentials,
+                                               .without_token = true, .deadline = refit_deadline_in_ms(WAIT_MS)};
+    if (refit_http_call(&url, &request, &answer, &err))
+        fail_msg("%s", err.text);
+    stop();
+    assert_int_equal(answer.status, 200);
+    assert_null(strstr(server.request, "Authorization"));
+}
+
 static void a_connection_dropped_in_its_handshake_is_tried_again(void **state)
 {
     server.drops = 2;
@@ -243,6 +255,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         TEST(an_answer_comes_and_the_token_went),
+        TEST(a_token_stays_here_where_it_is_not_to_be_shown),
         TEST(a_connection_dropped_in_its_handshake_is_tried_again),
         TEST(but_not_for_ever),
         TEST(a_handshake_that_never_ends_ends_at_the_deadline),
