@@ -6,35 +6,50 @@
 #include <netdb.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/io.h"
+#include "sender/resolver.h"
 
 #define DIAL_AGAIN_MS 50
 #define DIAL_MS 5000
 #define ACCEPT_BACKLOG 1024
+#define HOST_MAX 256
 
-static enum refit_status resolve(const char *address, bool passive, struct addrinfo **out, struct refit_error *err)
+/* HOST:PORT, the host without brackets; *port is borrowed from `address`. */
+static enum refit_status take_apart(const char *address, char host[static HOST_MAX], const char **port,
+                                    struct refit_error *err)
 {
-    char host[256];
     const char *colon = strrchr(address, ':');
     size_t len = colon ? (size_t)(colon - address) : 0;
-    if (!colon || len == 0 || len >= sizeof host)
+    if (!colon || len == 0 || len >= HOST_MAX || !colon[1])
         return refit_fail(err, REFIT_INVALID, "lead address \"%s\": expected HOST:PORT", address);
     bool bracketed = address[0] == '[' && address[len - 1] == ']';
-    snprintf(host, sizeof host, "%.*s", (int)(bracketed ? len - 2 : len), address + bracketed);
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = passive ? AI_PASSIVE : 0};
-    int failed = getaddrinfo(host, colon + 1, &hints, out);
+    snprintf(host, HOST_MAX, "%.*s", (int)(bracketed ? len - 2 : len), address + bracketed);
+    *port = colon + 1;
+    return REFIT_OK;
+}
+
+static enum refit_status resolve(const char *host, const char *port, int flags, struct addrinfo **out,
+                                 struct refit_error *err)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = flags};
+    int failed = getaddrinfo(host, port, &hints, out);
     if (failed)
-        return refit_fail(err, REFIT_INVALID, "lead address \"%s\": %s", address, gai_strerror(failed));
+        return refit_fail(err, REFIT_INVALID, "lead address \"%s:%s\": %s", host, port, gai_strerror(failed));
     return REFIT_OK;
 }
 
 enum refit_status refit_rank_address_listen(const char *address, int *out, struct refit_error *err)
 {
     struct addrinfo *found = NULL;
-    enum refit_status status = resolve(address, true, &found, err);
+    char host[HOST_MAX];
+    const char *port;
+    enum refit_status status = take_apart(address, host, &port, err);
+    if (status == REFIT_OK)
+        status = resolve(host, port, AI_PASSIVE, &found, err);
     if (status != REFIT_OK)
         return status;
     int on = 1;
@@ -91,27 +106,51 @@ static int dial(const struct addrinfo *to, struct refit_deadline deadline)
     return -1;
 }
 
-static int dial_any(const struct addrinfo *found, struct refit_deadline deadline)
+/* -1 with the reason. */
+static int dial_address(const char *address, const char *port, struct refit_deadline deadline, struct refit_error *err)
 {
+    struct addrinfo *found;
+    if (resolve(address, port, AI_NUMERICHOST, &found, err) != REFIT_OK)
+        return -1;
+    int fd = dial(found, deadline);
+    if (fd < 0)
+        refit_fail(err, REFIT_PEER, "%s", strerror(errno));
+    freeaddrinfo(found);
+    return fd;
+}
+
+/* One round; -1 with the reason. */
+static int dial_name(struct refit_resolver *resolver, const char *port, struct refit_deadline deadline,
+                     struct refit_error *err)
+{
+    char(*addresses)[REFIT_MEMBER_ADDRESS_MAX] = calloc(REFIT_MEMBERS_MAX, sizeof *addresses);
+    size_t count = 0;
     int fd = -1;
-    for (const struct addrinfo *at = found; at && fd < 0; at = at->ai_next)
-        fd = dial(at, deadline);
+    if (!addresses)
+        refit_fail_alloc(err, "addresses", REFIT_MEMBERS_MAX * sizeof *addresses);
+    else if (refit_resolver_ask(resolver, deadline, addresses, &count, err) == REFIT_OK && count == 0)
+        refit_fail(err, REFIT_NOT_FOUND, "its name has no address");
+    for (size_t i = 0; i < count && fd < 0; i++)
+        fd = dial_address(addresses[i], port, deadline, err);
+    free(addresses);
     return fd;
 }
 
 enum refit_status refit_rank_address_dial(const char *address, struct refit_deadline deadline, int *out,
                                           struct refit_error *err)
 {
-    struct addrinfo *found = NULL;
-    enum refit_status status = resolve(address, false, &found, err);
+    char host[HOST_MAX];
+    const char *port;
+    struct refit_error why = {0};
+    enum refit_status status = take_apart(address, host, &port, err);
     if (status != REFIT_OK)
         return status;
-    /* The lead may start later than its ranks. */
-    while ((*out = dial_any(found, deadline)) < 0 && !refit_deadline_passed(deadline))
+    struct refit_resolver *resolver = refit_resolver_create(host, NULL, NULL);
+    if (!resolver)
+        return refit_fail_alloc(err, "a resolver", HOST_MAX);
+    while ((*out = dial_name(resolver, port, deadline, &why)) < 0 && !refit_deadline_passed(deadline))
         poll(NULL, 0, DIAL_AGAIN_MS);
-    int errnum = errno;
-    freeaddrinfo(found);
+    refit_resolver_destroy(resolver);
     return *out >= 0 ? REFIT_OK
-                     : refit_fail(err, REFIT_TIMEOUT, "cannot reach the lead (rank 0) at %s: %s", address,
-                                  strerror(errnum));
+                     : refit_fail(err, REFIT_TIMEOUT, "cannot reach the lead (rank 0) at %s: %s", address, why.text);
 }

@@ -13,7 +13,9 @@
 
 /* `address` is "host:port". *out is a non-blocking socket, new. REFIT_INVALID: it is no such address. */
 REFIT_MUST_CHECK enum refit_status refit_rank_address_listen(const char *address, int *out, struct refit_error *err);
-/* Again and again until the deadline: rank 0 may start later. REFIT_TIMEOUT says why the last attempt failed. */
+/* Again and again until the deadline, the name looked up anew each time: rank 0 may start later, where names are given to
+ * what runs its name is not known before, and one that is started anew elsewhere keeps its name only. REFIT_TIMEOUT says
+ * why the last attempt failed. */
 REFIT_MUST_CHECK enum refit_status refit_rank_address_dial(const char *address, struct refit_deadline deadline, int *out,
                                                            struct refit_error *err);
 /* An end of a socket, by getsockname or getpeername, as a number; empty when it can't be told. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A name looked up on a thread of its own, with a deadline. (Internal to members.c.)
+ * A name looked up on a thread of its own, with a deadline. (Internal to members.c and rank_address.c.)
  */
 #ifndef REFIT_SENDER_RESOLVER_H
 #define REFIT_SENDER_RESOLVER_H

@@ -5,6 +5,9 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <arpa/inet.h>
+#include <dlfcn.h>
+#include <limits.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
@@ -140,6 +143,47 @@ static void all_ranks_meet_and_their_words_come_in_order(void **state)
     close_lead(NULL);
     assert_int_equal(exit_of(one), 0);
     assert_int_equal(exit_of(two), 0);
+}
+
+/* Stands before the C library's. A name that is given to the lead's host when the lead is started is not known before. */
+static unsigned unknown; /* so often */
+
+int getaddrinfo(const char *host, const char *service, const struct addrinfo *hints, struct addrinfo **out)
+{
+    int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+    *(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
+    if (strcmp(host, "lead.example") != 0)
+        return real(host, service, hints, out);
+    if (unknown == 0)
+        return real("127.0.0.1", service, hints, out);
+    return --unknown % 2 ? EAI_AGAIN : EAI_NONAME;
+}
+
+static void a_rank_waits_for_the_leads_name_too(void **state)
+{
+    char numeric[sizeof address];
+    memcpy(numeric, address, sizeof numeric);
+    snprintf(address, sizeof address, "lead.example:%u", (unsigned)port);
+    unknown = 3;
+    pid_t one = start_rank(1, 2, "of one", true);
+    memcpy(address, numeric, sizeof address);
+    open_lead(2);
+    assert_int_equal(refit_ranks_wait_all(lead, refit_deadline_in_ms(LONG_MS), &err), REFIT_OK);
+    welcome();
+    close_lead(NULL);
+    assert_int_equal(exit_of(one), 0);
+}
+
+static void a_name_that_stays_unknown_is_named_at_the_deadline(void **state)
+{
+    struct refit_ranks *member = NULL;
+    unknown = UINT_MAX;
+    assert_int_equal(refit_ranks_join("lead.example:1", 1, 2, NULL, &handlers, refit_deadline_in_ms(SHORT_MS), &member, &err),
+                     REFIT_TIMEOUT);
+    assert_non_null(strstr(err.text, "lead.example"));
+    unknown = 0;
+    assert_int_equal(refit_ranks_join("lead.example", 1, 2, NULL, &handlers, refit_deadline_in_ms(SHORT_MS), &member, &err),
+                     REFIT_INVALID);
 }
 
 static void a_rank_that_does_not_come_is_named(void **state)
@@ -458,6 +502,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(all_ranks_meet_and_their_words_come_in_order, choose, close_lead),
+        cmocka_unit_test_setup_teardown(a_rank_waits_for_the_leads_name_too, choose, close_lead),
+        cmocka_unit_test_setup_teardown(a_name_that_stays_unknown_is_named_at_the_deadline, choose, close_lead),
         cmocka_unit_test_setup_teardown(a_rank_that_does_not_come_is_named, choose, close_lead),
         cmocka_unit_test_setup_teardown(a_rank_that_dies_is_named_at_once, choose, close_lead),
         cmocka_unit_test_setup_teardown(a_rank_of_another_mesh_is_refused, choose, close_lead),
