@@ -13,12 +13,17 @@ int64_t refit_clock_ns(void)
     return (int64_t)now.tv_sec * NS_PER_S + now.tv_nsec;
 }
 
-struct refit_deadline refit_deadline_in_ms(int64_t ms)
+struct refit_deadline refit_deadline_after(struct refit_deadline deadline, int64_t ms)
 {
     int64_t at, span;
-    if (__builtin_mul_overflow(ms, (int64_t)NS_PER_MS, &span) || __builtin_add_overflow(refit_clock_ns(), span, &at))
+    if (__builtin_mul_overflow(ms, (int64_t)NS_PER_MS, &span) || __builtin_add_overflow(deadline.at_ns, span, &at))
         at = INT64_MAX;
     return (struct refit_deadline){.at_ns = at};
+}
+
+struct refit_deadline refit_deadline_in_ms(int64_t ms)
+{
+    return refit_deadline_after((struct refit_deadline){.at_ns = refit_clock_ns()}, ms);
 }
 
 struct refit_deadline refit_deadline_earlier(struct refit_deadline a, struct refit_deadline b)

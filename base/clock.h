@@ -21,6 +21,8 @@ struct refit_deadline {
 
 struct refit_deadline refit_deadline_in_ms(int64_t ms);
 struct refit_deadline refit_deadline_earlier(struct refit_deadline a, struct refit_deadline b);
+/* `ms` behind another; never past INT64_MAX. */
+struct refit_deadline refit_deadline_after(struct refit_deadline deadline, int64_t ms);
 bool refit_deadline_passed(struct refit_deadline deadline);
 
 /* What is left, rounded up, for poll(2) and its kin: 0 once passed, at most INT_MAX. */

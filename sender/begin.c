@@ -306,21 +306,26 @@ static enum refit_status meet(struct refit_replica *replica, struct refit_error 
     return refit_follower_given_up(replica, err) ? err->status : REFIT_OK;
 }
 
+/* False: not yet, and a moment, or a change at the lead, has passed. */
+static bool has_slot(const struct refit_replica *leader)
+{
+    struct refit_lead *lead = leader->lead;
+    struct timespec until = refit_deadline_timespec(refit_deadline_in_ms(REFIT_AGAIN_MS));
+    pthread_mutex_lock(&lead->lock);
+    bool has = leader->phase >= REFIT_CONTROL_TRANSFER || leader->stage >= REFIT_REPLICA_STAGED;
+    if (!has)
+        pthread_cond_timedwait(&lead->changed, &lead->lock, &until);
+    pthread_mutex_unlock(&lead->lock);
+    return has;
+}
+
 /* A pod without rank 0 must not reclaim a slot while the leader's readers may still name its version. */
 static enum refit_status wait_for_leader(struct refit_replica *replica, struct refit_error *err)
 {
     const struct refit_replica *leader = replica->unit->pods[0];
-    struct refit_lead *lead = replica->lead;
-    while (leader != replica) {
-        pthread_mutex_lock(&lead->lock);
-        bool took_slot = leader->phase >= REFIT_CONTROL_TRANSFER || leader->stage >= REFIT_REPLICA_STAGED;
-        pthread_mutex_unlock(&lead->lock);
-        if (took_slot)
-            break;
+    while (leader != replica && !has_slot(leader))
         if (refit_follower_given_up(replica, err))
             return err->status;
-        refit_follower_pause(replica, REFIT_AGAIN_MS);
-    }
     return REFIT_OK;
 }
 

@@ -30,9 +30,11 @@ void refit_follower_pause(struct refit_replica *replica, int64_t ms)
 {
     struct refit_lead *lead = replica->lead;
     struct timespec until = refit_deadline_timespec(refit_deadline_in_ms(ms));
+    bool late = false;
     pthread_mutex_lock(&lead->lock);
-    if (!lead->cancelled && lead->rank_lost.status == REFIT_OK && replica->verdict != REFIT_VERDICT_ABORT)
-        pthread_cond_timedwait(&lead->changed, &lead->lock, &until);
+    /* What others tell the lead meanwhile is no reason to call this one again at once. */
+    while (!late && !lead->cancelled && lead->rank_lost.status == REFIT_OK && replica->verdict != REFIT_VERDICT_ABORT)
+        late = pthread_cond_timedwait(&lead->changed, &lead->lock, &until) != 0;
     pthread_mutex_unlock(&lead->lock);
 }
 

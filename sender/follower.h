@@ -46,7 +46,7 @@ bool refit_replica_is_replaced(const struct refit_replica *replica);
 
 /* `ms` from now, or the publish's deadline. */
 struct refit_deadline refit_follower_deadline(const struct refit_replica *replica, int64_t ms);
-/* Until something changes at the lead, or the time is over; not at all once the publish is given up. */
+/* That long; no longer once the publish is given up. */
 void refit_follower_pause(struct refit_replica *replica, int64_t ms);
 /* The publish is over for all, or for this one. */
 bool refit_follower_given_up(struct refit_replica *replica, struct refit_error *err);

@@ -14,7 +14,7 @@ static enum refit_status parse_count(const char *text, struct refit_policy *out,
     char *end;
     errno = 0;
     unsigned long count = strtoul(text, &end, 10);
-    if (errno || end == text || *end || *text == '-' || *text == '+' || count == 0 || count > UINT32_MAX)
+    if (errno || *text < '0' || *text > '9' || *end || count == 0 || count > UINT32_MAX)
         return refit_fail(err, REFIT_INVALID, "policy: \"%s\" is not a number of replicas, 1 or more", text);
     out->count = (uint32_t)count;
     return REFIT_OK;

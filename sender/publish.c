@@ -199,7 +199,7 @@ static void show_progress(struct refit_sender *sender)
 static enum refit_status take_with_progress(struct refit_sender *sender, enum refit_message type,
                                             struct refit_buf *body, struct refit_error *err)
 {
-    struct refit_deadline end = {.at_ns = sender->deadline.at_ns + (int64_t)GRACE_MS * 1000000};
+    struct refit_deadline end = refit_deadline_after(sender->deadline, GRACE_MS);
     for (;;) {
         struct refit_deadline step =
             sender->progress ? refit_deadline_earlier(end, refit_deadline_in_ms(PROGRESS_MS)) : end;

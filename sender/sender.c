@@ -109,11 +109,6 @@ static enum refit_status join(struct refit_sender *sender, const struct refit_se
                                                 deadline, &sender->member, err);
 }
 
-static struct refit_deadline answer_by(struct refit_deadline deadline)
-{
-    return (struct refit_deadline){.at_ns = deadline.at_ns + (int64_t)ANSWER_MS * 1000000};
-}
-
 /* All ranks leave open together, or none does. */
 static enum refit_status meet(struct refit_sender *sender, struct refit_deadline deadline, struct refit_error *err)
 {
@@ -126,7 +121,7 @@ static enum refit_status meet(struct refit_sender *sender, struct refit_deadline
         if (outcome.status == REFIT_OK && told != REFIT_OK)
             return told;
     }
-    enum refit_status status = refit_ranks_take(sender->member, REFIT_MESSAGE_WELCOME, answer_by(deadline), &welcome, err);
+    enum refit_status status = refit_ranks_take(sender->member, REFIT_MESSAGE_WELCOME, refit_deadline_after(deadline, ANSWER_MS), &welcome, err);
     if (status == REFIT_OK)
         status = refit_outcome_read(&welcome, NULL, NULL, err);
     refit_buf_release(&welcome);
@@ -301,7 +296,7 @@ enum refit_status refit_sender_step(struct refit_sender *sender, const struct re
     if (status == REFIT_OK && sender->lead)
         status = lead_step(sender, step, deadline, err);
     if (status == REFIT_OK)
-        status = refit_ranks_take(sender->member, step->answered, answer_by(deadline), answer, err);
+        status = refit_ranks_take(sender->member, step->answered, refit_deadline_after(deadline, ANSWER_MS), answer, err);
     return status == REFIT_OK ? refit_outcome_read(answer, NULL, NULL, err) : status;
 }
 

@@ -12,6 +12,7 @@
 static void read_head(struct raw_server *server, int fd)
 {
     size_t used = 0;
+    server->request[0] = '\0';
     while (used + 1 < sizeof server->request && !strstr(server->request, "\r\n\r\n")) {
         ssize_t n = recv(fd, server->request + used, sizeof server->request - 1 - used, 0);
         if (n <= 0)
@@ -47,12 +48,15 @@ static void answer(struct raw_server *server, int fd)
 static void *serve(void *context)
 {
     struct raw_server *server = context;
-    int fd = accept(server->listener, NULL, NULL);
-    if (fd >= 0) {
+    do {
+        int fd = accept(server->listener, NULL, NULL);
+        if (fd < 0)
+            break;
         read_head(server, fd);
         answer(server, fd);
         close(fd);
-    }
+        server->served++;
+    } while (server->again);
     return NULL;
 }
 

@@ -21,8 +21,10 @@ struct raw_server {
     const char *filler;
     bool trickle;          /* `answer` byte by byte, for ever again, until the client goes */
     bool hold;             /* keep the connection open until the client goes */
+    bool again;            /* then the next connection, until the server is stopped */
     /* What came: */
-    char request[4096];
+    char request[4096];    /* the last */
+    unsigned served;       /* connections; after the stop */
 };
 
 void raw_server_start(struct raw_server *server);

@@ -44,7 +44,7 @@ static void words_of_policies_are_read(void **state)
 static void other_words_are_named(void **state)
 {
     static const char *const bad[] = {
-        "every", "quorum", "quorum:", "quorum:0", "quorum:-1", "quorum:2x", "quorum:99999999999", "canary:", "canary:1,",
+        "every", "quorum", "quorum:", "quorum:0", "quorum:-1", "quorum: -1", "quorum:+1", "quorum:2x", "quorum:99999999999", "canary:", "canary:1,",
         "canary:1,wait=", "canary:1,wait=5 parsecs", "canary:1,wait=-1s", "canary:1,check=ftp://a", "canary:1,often",
         "canary:1,wait=9223372036854775807h",
     };

@@ -320,6 +320,39 @@ static void a_replica_that_does_not_answer_does_not_block_the_other(void **state
     expect_served(&whole, 2, 1);
 }
 
+#define PATIENCE_MS 3000 /* with one that is busy, */
+#define AGAIN_MS 100     /* and between attempts: docs/sender.md */
+
+/* However fast it says so, and whatever other members and the lead are up to. */
+static void a_busy_replica_is_asked_again_at_intervals(void **state)
+{
+    static const char busy[] = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}";
+    struct raw_server servers[3] = {{.answer = busy, .again = true}, {.answer = busy, .again = true}, {.answer = busy, .again = true}};
+    for (size_t i = 0; i < 3; i++) {
+        raw_server_start(&servers[i]);
+        mesh.urls[i + 1] = servers[i].url;
+    }
+    mesh.url_count = 4;
+    mesh_open(&mesh, 1, true);
+    publish(2, 1);
+    for (size_t i = 0; i < 3; i++) {
+        raw_server_stop(&servers[i]);
+        assert_in_range(servers[i].served, 2, PATIENCE_MS / AGAIN_MS + 2);
+    }
+    assert_int_equal(mesh.report[0].outcome, REFIT_FLEET_PARTLY_COMMITTED);
+    expect_served(&whole, 2, 1);
+}
+
+static void a_deadline_beyond_all_bounds_is_told_and_not_passed(void **state)
+{
+    struct refit_publish wanted = {.version = 1, .deadline_ms = INT64_MAX};
+    mesh_open(&mesh, 1, true);
+    mesh_fill(&mesh, 1);
+    mesh_publish(&mesh, &wanted, NULL);
+    assert_int_equal(mesh.status[0], REFIT_INVALID);
+    assert_non_null(strstr(mesh.err[0].text, "deadline_ms"));
+}
+
 static void a_replica_that_refuses_says_why_and_the_other_commits(void **state)
 {
     mesh_open(&mesh, 2, true);
@@ -518,6 +551,8 @@ int main(void)
         TEST(directly_the_trainer_sends_to_each),
         TEST(a_dead_replica_does_not_block_the_other),
         TEST(a_replica_that_does_not_answer_does_not_block_the_other),
+        TEST(a_busy_replica_is_asked_again_at_intervals),
+        TEST(a_deadline_beyond_all_bounds_is_told_and_not_passed),
         TEST(a_replica_that_refuses_says_why_and_the_other_commits),
         TEST(a_restarted_replica_is_led_again),
         TEST(another_leads_epoch_is_taken_back),
