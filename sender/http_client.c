@@ -146,7 +146,7 @@ static enum refit_status take_answer(struct call *call, struct evhttp_request *r
 static bool is_cut_in_handshake(const struct call *call)
 {
     const struct refit_tls_report *tls = &call->tls;
-    return tls->began && !tls->done && !tls->reason && !tls->alert && !tls->verify;
+    return tls->spoke && !tls->done && !tls->reason && !tls->alert && !tls->verify;
 }
 
 static enum refit_status no_answer(struct call *call)

@@ -58,7 +58,8 @@ static void on_info(const SSL *ssl, int where, int value)
     bool failed = (where & SSL_CB_EXIT && value <= 0) || (where & SSL_CB_ALERT && where & SSL_CB_WRITE);
     if (!report)
         return;
-    report->began |= (where & SSL_CB_HANDSHAKE_START) != 0;
+    /* A handshake begins also on a connection that never comes about. */
+    report->spoke |= where & SSL_CB_EXIT && SSL_want_read(ssl);
     report->done |= (where & SSL_CB_HANDSHAKE_DONE) != 0;
     if (where & SSL_CB_ALERT && where & SSL_CB_READ && value >> 8 == SSL3_AL_FATAL)
         report->alert = value & 0xff;

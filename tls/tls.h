@@ -62,7 +62,7 @@ struct refit_tls_report {
     int alert;            /* that the peer sent; 0: none */
     long verify;          /* X509_V_*; 0: none */
     char subject[128];    /* of the certificate that did not verify */
-    bool began, done;     /* the handshake */
+    bool spoke, done;     /* of the handshake: our first words are out, or the peer's are in; all of it */
 };
 /* One clause: what was found, and what to do where that is known. "" when nothing went wrong that TLS knows of. */
 void refit_tls_report_text(const struct refit_tls_report *report, char *out, size_t size);

@@ -187,6 +187,13 @@ static void a_connection_dropped_in_its_handshake_is_tried_again(void **state)
     assert_int_equal(server.accepted, 3);
 }
 
+static void where_nobody_listens_that_is_said_and_not_tried_again(void **state)
+{
+    stop();
+    assert_int_equal(get(WAIT_MS), REFIT_PEER);
+    assert_non_null(strstr(err.text, "cannot connect"));
+}
+
 static void but_not_for_ever(void **state)
 {
     server.drops = 1000;
@@ -258,6 +265,7 @@ int main(void)
         TEST(a_token_stays_here_where_it_is_not_to_be_shown),
         TEST(a_connection_dropped_in_its_handshake_is_tried_again),
         TEST(but_not_for_ever),
+        TEST(where_nobody_listens_that_is_said_and_not_tried_again),
         TEST(a_handshake_that_never_ends_ends_at_the_deadline),
         TEST(another_name_than_the_certificates_is_refused),
         TEST(a_token_is_read_again),
