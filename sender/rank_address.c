@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <netdb.h>
 #include <poll.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,15 +83,24 @@ void refit_rank_address_name(int fd, int (*which)(int, struct sockaddr *, sockle
         *out = '\0';
 }
 
+/* Where nobody listens yet, a port of this host that the kernel also gives to those who dial may come to dial itself: that
+ * is a connection, and it keeps rank 0 from its port. */
+static bool is_own_end(int fd)
+{
+    struct sockaddr_storage here = {0}, there = {0};
+    socklen_t here_len = sizeof here, there_len = sizeof there;
+    return getsockname(fd, (struct sockaddr *)&here, &here_len) == 0 &&
+           getpeername(fd, (struct sockaddr *)&there, &there_len) == 0 && here_len == there_len &&
+           memcmp(&here, &there, here_len) == 0;
+}
+
 /* One attempt; -1 with errno. */
 static int dial(const struct addrinfo *to, struct refit_deadline deadline)
 {
     int fd = socket(to->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -1;
-    if (connect(fd, to->ai_addr, to->ai_addrlen) == 0)
-        return fd;
-    int failed = errno;
+    int failed = connect(fd, to->ai_addr, to->ai_addrlen) == 0 ? 0 : errno;
     if (failed == EINPROGRESS) {
         struct pollfd wait = {.fd = fd, .events = POLLOUT};
         struct refit_deadline by = refit_deadline_earlier(deadline, refit_deadline_in_ms(DIAL_MS));
@@ -98,6 +108,11 @@ static int dial(const struct addrinfo *to, struct refit_deadline deadline)
         failed = ETIMEDOUT;
         if (poll(&wait, 1, refit_deadline_left_ms(by)) == 1)
             getsockopt(fd, SOL_SOCKET, SO_ERROR, &failed, &len);
+    }
+    if (failed == 0 && is_own_end(fd)) {
+        const struct linger at_once = {.l_onoff = 1}; /* its port is free again */
+        setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+        failed = ECONNREFUSED;
     }
     if (failed == 0)
         return fd;
@@ -148,8 +163,10 @@ enum refit_status refit_rank_address_dial(const char *address, struct refit_dead
     struct refit_resolver *resolver = refit_resolver_create(host, NULL, NULL);
     if (!resolver)
         return refit_fail_alloc(err, "a resolver", HOST_MAX);
-    while ((*out = dial_name(resolver, port, deadline, &why)) < 0 && !refit_deadline_passed(deadline))
-        poll(NULL, 0, DIAL_AGAIN_MS);
+    /* No round begins past the deadline: it would know nothing but that. */
+    do
+        *out = dial_name(resolver, port, deadline, &why);
+    while (*out < 0 && (poll(NULL, 0, DIAL_AGAIN_MS), !refit_deadline_passed(deadline)));
     refit_resolver_destroy(resolver);
     return *out >= 0 ? REFIT_OK
                      : refit_fail(err, REFIT_TIMEOUT, "cannot reach the lead (rank 0) at %s: %s", address, why.text);

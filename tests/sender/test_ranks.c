@@ -174,6 +174,42 @@ static void a_rank_waits_for_the_leads_name_too(void **state)
     assert_int_equal(exit_of(one), 0);
 }
 
+#ifndef IP_LOCAL_PORT_RANGE
+#define IP_LOCAL_PORT_RANGE 51
+#endif
+
+/* Stands before the C library's. */
+static uint16_t only_port; /* that sockets may be given; 0: any */
+static bool gives_it;
+
+int socket(int domain, int type, int protocol)
+{
+    int (*real)(int, int, int);
+    *(void **)&real = dlsym(RTLD_NEXT, "socket");
+    int fd = real(domain, type, protocol);
+    uint32_t range = (uint32_t)only_port << 16 | only_port;
+    if (only_port && domain == AF_INET)
+        gives_it = setsockopt(fd, IPPROTO_IP, IP_LOCAL_PORT_RANGE, &range, sizeof range) == 0;
+    return fd;
+}
+
+/* The kernel gives out ports that it also listens at, so where nobody listens yet a rank may come to dial itself. */
+static void a_rank_is_not_its_own_lead(void **state)
+{
+    struct refit_ranks *member = NULL;
+    only_port = 40961; /* within the default range */
+    enum refit_status status =
+        refit_ranks_join("127.0.0.1:40961", 1, 2, NULL, &handlers, refit_deadline_in_ms(SHORT_MS), &member, &err);
+    only_port = 0;
+    refit_ranks_close(member);
+    if (!gives_it) {
+        print_message("skipped: this kernel can't be told which port to give\n");
+        skip();
+    }
+    assert_int_equal(status, REFIT_TIMEOUT);
+    assert_non_null(strstr(err.text, "Connection refused"));
+}
+
 static void a_name_that_stays_unknown_is_named_at_the_deadline(void **state)
 {
     struct refit_ranks *member = NULL;
@@ -504,6 +540,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(all_ranks_meet_and_their_words_come_in_order, choose, close_lead),
         cmocka_unit_test_setup_teardown(a_rank_waits_for_the_leads_name_too, choose, close_lead),
         cmocka_unit_test_setup_teardown(a_name_that_stays_unknown_is_named_at_the_deadline, choose, close_lead),
+        cmocka_unit_test_setup_teardown(a_rank_is_not_its_own_lead, choose, close_lead),
         cmocka_unit_test_setup_teardown(a_rank_that_does_not_come_is_named, choose, close_lead),
         cmocka_unit_test_setup_teardown(a_rank_that_dies_is_named_at_once, choose, close_lead),
         cmocka_unit_test_setup_teardown(a_rank_of_another_mesh_is_refused, choose, close_lead),
