@@ -100,6 +100,11 @@ void refit_engine_memory(const struct refit_engine *engine, struct refit_memory_
         memcpy(out->uuid, engine->device.uuid, sizeof out->uuid);
 }
 
+enum refit_memory_kind refit_engine_pin_memory(const struct refit_engine *engine, const struct refit_pin *pin)
+{
+    return engine->device.slots >> pin->slot & 1 ? REFIT_MEMORY_CUDA : REFIT_MEMORY_HOST;
+}
+
 size_t refit_engine_buffer_bytes(const struct refit_engine *engine, uint32_t id)
 {
     return id < engine->buffer_count ? (size_t)engine->buffers[id].bytes : 0;

@@ -103,15 +103,20 @@ static json_t *retained_json(const struct refit_receiver_snapshot *receiver)
     return out;
 }
 
+static const char *kind_name(enum refit_arena_kind kind)
+{
+    return kind == REFIT_ARENA_CUDA ? "cuda" : "host";
+}
+
 static json_t *slots_json(const struct refit_bank_snapshot *bank)
 {
     json_t *out = json_array();
     for (uint32_t i = 0; i < bank->slots; i++) {
         const struct refit_bank_slot *slot = &bank->slot[i];
-        json_array_append_new(out, json_pack("{s:I, s:s, s:o, s:o, s:b, s:I}", "slot", (json_int_t)i, "state",
+        json_array_append_new(out, json_pack("{s:I, s:s, s:o, s:o, s:s, s:b, s:I}", "slot", (json_int_t)i, "state",
                                              refit_slot_state_name(slot->state), "version",
-                                             refit_json_u64(slot->version.version), "pins", refit_json_u64(slot->pins),
-                                             "writable", (int)slot->writable, "since_ms", (json_int_t)slot->since_ms));
+                                             refit_json_u64(slot->version.version), "pins", refit_json_u64(slot->pins), "memory",
+                                             kind_name(slot->memory), "writable", (int)slot->writable, "since_ms", (json_int_t)slot->since_ms));
     }
     return out;
 }
@@ -128,7 +133,7 @@ static json_t *device_json(const struct refit_bank_rank *rank)
 
 const char *refit_health_memory_name(const struct refit_bank_snapshot *bank)
 {
-    return bank->memory == REFIT_ARENA_CUDA ? "cuda" : "host";
+    return kind_name(bank->memory);
 }
 
 static json_t *ranks_json(const struct refit_bank_snapshot *bank)

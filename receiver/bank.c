@@ -148,6 +148,8 @@ static enum refit_status check_config(const struct refit_bank_config *config, st
         return refit_fail(err, REFIT_INVALID, "memory: slots are in host memory or on CUDA devices");
     if (config->memory == REFIT_ARENA_CUDA && config->engine)
         return refit_fail(err, REFIT_INVALID, "an engine that installs weights itself reads them in host memory");
+    if (config->host_staging && (config->memory != REFIT_ARENA_CUDA || config->swap != REFIT_SWAP_COPY))
+        return refit_fail(err, REFIT_INVALID, "staging in host memory: slots on devices and swap mode copy are needed for it");
     return refit_bank_check_mode(config, err);
 }
 
@@ -318,7 +320,8 @@ static void read_slot(const struct refit_bank *bank, uint32_t slot, struct refit
 {
     const struct refit_slot *s = &bank->slot[slot];
     *out = (struct refit_bank_slot){
-        .state = s->state, .version = s->version, .writable = true, .since_ms = s->since_ms};
+        .state = s->state, .version = s->version,
+        .memory = refit_bank_on_device(bank, slot) ? REFIT_ARENA_CUDA : REFIT_ARENA_HOST, .writable = true, .since_ms = s->since_ms};
     for (uint32_t rank = 0; rank < bank->ranks; rank++)
         out->writable = out->writable && (!s->arena[rank] || s->writable[rank]);
     for (const struct refit_reader *r = bank->readers; r; r = r->next) {

@@ -66,6 +66,7 @@ struct refit_bank_config {
     uint64_t slot_bytes;         /* per rank; reserved and touched at open. 0: sized by `layout` */
     enum refit_arena_kind memory; /* of the slots: REFIT_ARENA_HOST, or REFIT_ARENA_CUDA (docs/gpu.md) */
     const int *devices;           /* of cuda: one per rank served here, borrowed for the call; NULL: rank i has device i */
+    bool host_staging;            /* with cuda and swap mode copy: only the live slot is on the device */
     enum refit_protection protection; /* of slots in host memory */
     const char *socket_path;
     mode_t socket_mode;          /* 0: 0660 */
@@ -160,6 +161,7 @@ struct refit_bank_slot {
     enum refit_slot_state state;
     struct refit_version version; /* zero while free or filling */
     uint64_t pins;                /* held over all ranks; not counted for the active slot's latest pins */
+    enum refit_arena_kind memory;
     bool writable;                /* false: adopted under `seal`, can only be served until it retires */
     int64_t since_ms;             /* wall clock, ms since the epoch, of its last change of state */
 };

@@ -43,7 +43,8 @@ enum refit_status refit_bank_find_devices(struct refit_bank *bank, const struct 
     enum refit_status status = REFIT_OK;
     if (config->memory != REFIT_ARENA_CUDA)
         return REFIT_OK;
-    bank->device_slots = bank->slots;
+    /* The live slot of swap mode copy is 0, always. */
+    bank->device_slots = config->host_staging ? 1 : bank->slots;
     bank->device = calloc(bank->ranks, sizeof *bank->device);
     if (!bank->device)
         return refit_fail_alloc(err, "the table of devices", bank->ranks * sizeof *bank->device);

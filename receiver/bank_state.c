@@ -145,6 +145,9 @@ static enum refit_status read_modes(struct refit_bank *bank, const json_t *objec
     int64_t live = 0;
     enum refit_status status = refit_json_opt_int(object, "live", "bank", 0, (int64_t)bank->slots - 1, &live, err);
     bank->record_live = (uint32_t)live;
+    if (status == REFIT_OK && bank->device_slots > 0 && !refit_bank_on_device(bank, bank->record_live))
+        status = refit_fail(err, REFIT_MISMATCH, "slot %lld was the live one, which is now in host memory",
+                            (long long)live);
     bank->record_exchanging = json_is_true(json_object_get(object, "exchanging"));
     bank->record_torn = json_is_true(json_object_get(object, "torn"));
     return status;

@@ -78,6 +78,8 @@ const struct refit_config_option refit_config_options[] = {
      "bytes per slot and rank, reserved at start; 0: sized by --layout, or by the first engine"},
     {"memory", TEXT, AT(memory), "host", 0, 0, NULL,
      "where slots are: host; cuda (rank i has device i); or cuda:0,1,... with a device for each of --ranks"},
+    {"staging", ONE_OF, AT(staging), "device", 0, 0, "device|host",
+     "where slots on a GPU wait for their swap: device; host, where two copies do not fit (with --swap copy)"},
     {"receive", ONE_OF, AT(receive), "staged", 0, 0, "staged|in-engine|sidecar",
      "how bytes come into slots on a GPU: staged (through host memory, by copy engines); sidecar (experimental: from trainers' "
      "GPUs, too, by NCCL in refitd, which then shares the GPU's computing with the engine)"},

@@ -22,6 +22,7 @@ enum refit_config_source {
     REFIT_CONFIG_DEFAULT, REFIT_CONFIG_FILE, REFIT_CONFIG_ENVIRONMENT, REFIT_CONFIG_FLAG
 };
 enum refit_data_tls { REFIT_DATA_TLS_AUTO, REFIT_DATA_TLS_ON, REFIT_DATA_TLS_OFF };
+enum refit_staging { REFIT_STAGING_DEVICE, REFIT_STAGING_HOST };
 enum refit_receive { REFIT_RECEIVE_STAGED, REFIT_RECEIVE_IN_ENGINE, REFIT_RECEIVE_SIDECAR };
 #define REFIT_CONFIG_OPTIONS_MAX 96
 #define REFIT_CONFIG_RANKS_MAX 1024
@@ -58,6 +59,7 @@ struct refit_config {
     char replica[128];
     uint64_t ranks, first_rank, ranks_total, slots, slot_bytes;
     char memory[REFIT_CONFIG_TEXT_MAX]; /* as refit_config_read_memory has it */
+    uint64_t staging;    /* enum refit_staging */
     uint64_t receive;    /* enum refit_receive */
     uint64_t protection; /* enum refit_protection */
     uint64_t swap;       /* enum refit_swap_mode */

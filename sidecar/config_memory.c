@@ -80,6 +80,11 @@ enum refit_status refit_config_check_memory(const struct refit_config *config, s
     enum refit_status status = refit_config_read_memory(config, &memory, err);
     if (status != REFIT_OK)
         return status;
+    if (config->staging == REFIT_STAGING_HOST && (!memory.cuda || config->swap != REFIT_SWAP_COPY))
+        return refit_fail(err, REFIT_INVALID, "--staging host: --memory cuda and --swap copy are needed beside it");
+    if (config->staging == REFIT_STAGING_HOST && config->receive == REFIT_RECEIVE_SIDECAR)
+        return refit_fail(err, REFIT_INVALID, "--receive sidecar: NCCL needs slots on the GPU to land in; not with "
+                          "--staging host");
     if (config->receive == REFIT_RECEIVE_IN_ENGINE)
         return refit_fail(err, REFIT_INVALID, "--receive in-engine: is not there in this release; use staged");
     if (config->receive == REFIT_RECEIVE_SIDECAR && !memory.cuda)

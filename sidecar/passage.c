@@ -156,6 +156,7 @@ static void run_open(struct refit_job *job)
     fill_receiver_config(passage->sidecar, host, refit_listen_address_port(&data), &config);
     config.bank.memory = memory.cuda ? REFIT_ARENA_CUDA : REFIT_ARENA_HOST;
     config.bank.devices = memory.devices;
+    config.bank.host_staging = passage->sidecar->config->staging == REFIT_STAGING_HOST;
     config.listener.nccl = passage->sidecar->config->receive == REFIT_RECEIVE_SIDECAR;
     passage->status = refit_receiver_open(&config, &passage->receiver, &passage->err);
     if (passage->status == REFIT_OK)

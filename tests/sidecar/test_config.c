@@ -165,6 +165,10 @@ static void slots_may_be_on_devices(void **state)
     assert_error(LOAD("--memory", "cuda", "--protection", "seal"), "CUDA has no seals");
     assert_error(LOAD("--memory", "cuda", "--engine", "vllm=http://127.0.0.1:8000", "--layout", "x"), "host memory");
     assert_error(LOAD("--receive", "in-engine"), "is not there in this release");
+    assert_error(LOAD("--staging", "host", "--memory", "cuda"), "--swap copy are needed beside it");
+    assert_error(LOAD("--staging", "host", "--swap", "copy"), "--memory cuda");
+    assert_int_equal(LOAD("--staging", "host", "--swap", "copy", "--memory", "cuda"), REFIT_OK);
+    assert_error(LOAD("--staging", "host", "--swap", "copy", "--memory", "cuda", "--receive", "sidecar"), "not with --staging host");
     assert_error(LOAD("--receive", "sidecar"), "--memory cuda is needed beside it");
     assert_int_equal(LOAD("--receive", "sidecar", "--memory", "cuda"), REFIT_OK);
     assert_error(LOAD("--memory", "cuda", "--receive", "sidecar", "--data-tls", "on", "--data-tls-cert", "c",

@@ -74,7 +74,6 @@ class Gpu(SystemTest):
         replica.refitd.kill()
         replica.refitd.wait()
         replica.start()
-        replica.wait_end = None
         state = self.wait_weights(replica, lambda weights: weights["active"] and not weights["adopting"])
         self.assertEqual((state["active"]["version"], state["active"]["digest"]), (2, digest))
         self.assertEqual(replica.call("GET", "/refit")[0], 404)  # nothing was transferred to get there
@@ -110,6 +109,22 @@ class Gpu(SystemTest):
                     self.succeeds(version, replica)
                 self.assertEqual((replica.weights()["swap"], replica.weights()["memory"]), (mode, "cuda"))
                 self.assert_ends_clean(replica)
+
+    def test_versions_may_wait_in_host_memory_where_two_do_not_fit_the_device(self):
+        replica = self.gpu("gpu", 2, "--staging", "host", "--swap", "copy", "--slots", "3")
+        for version in (1, 2, 3):
+            self.succeeds(version, replica)
+        self.assertEqual([slot["memory"] for slot in replica.weights()["slots"]], ["cuda", "host", "host"])
+        self.assertEqual(replica.call("POST", "/rollback", {})[1]["active"]["version"], 2)
+        self.assertEqual(replica.call("POST", "/v1/release", {})[0], 200)
+        self.succeeds(4, replica)
+        replica.refitd.kill()
+        replica.refitd.wait()
+        replica.start()
+        self.wait_weights(replica, lambda weights: weights["active"] and not weights["adopting"])
+        self.assertEqual(replica.active(), 4)
+        self.succeeds(5, replica)
+        self.assert_ends_clean(replica)
 
     @unittest.skipUnless(os.environ.get("REFIT_TEST_NCCL"), "NCCL is not in this build")
     def test_a_trainer_on_gpus_publishes_to_slots_on_gpus(self):

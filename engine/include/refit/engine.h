@@ -138,6 +138,9 @@ struct refit_memory_info {
     uint64_t slot_bytes;  /* of one slot */
 };
 REFIT_API void refit_engine_memory(const struct refit_engine *engine, struct refit_memory_info *out);
+/* Of one pin's buffers. What is served is always of the kind above; with `--staging host` a prepare hook of an engine with cuda
+ * slots is shown the new version in host memory. */
+REFIT_API enum refit_memory_kind refit_engine_pin_memory(const struct refit_engine *engine, const struct refit_pin *pin);
 /* Label and digest of a pinned version. */
 REFIT_API void refit_engine_version(const struct refit_engine *engine, const struct refit_pin *pin,
                                     struct refit_version *out);
