@@ -29,6 +29,13 @@ unsigned refit_text_control(const char *at, unsigned *bytes)
     return 0;
 }
 
+void refit_text_blank_controls(char *text)
+{
+    for (unsigned bytes; *text; text += bytes)
+        if (refit_text_control(text, &bytes))
+            memset(text, ' ', bytes);
+}
+
 size_t refit_text_first_control(const char *text)
 {
     size_t at = 0;

@@ -14,6 +14,9 @@
  * is that character's length. */
 unsigned refit_text_control(const char *at, unsigned *bytes);
 
+/* Each such character becomes as many blanks as it has bytes. */
+void refit_text_blank_controls(char *text);
+
 /* Where the first such character stands in `text`; its length when it has none. */
 size_t refit_text_first_control(const char *text);
 /* The length of the UTF-8 character at `at` (RFC 3629: no surrogates, none longer than need be); 0 when there is none. */

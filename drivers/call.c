@@ -18,8 +18,7 @@ static void words_of(const char *body, char out[static WORDS_MAX + 1])
     out[len] = '\0';
     while (len > 0 && (body[len] & 0xc0) == 0x80) /* not in the middle of a character */
         out[--len] = '\0';
-    for (size_t at; out[at = refit_text_first_control(out)] != '\0';)
-        out[at] = ' ';
+    refit_text_blank_controls(out);
 }
 
 static enum refit_status check_answer(const struct refit_http_url *url, const char *path,

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "layouts/layout.h"
 
 static struct refit_credentials *default_credentials;
@@ -64,6 +65,8 @@ static enum refit_status fail_with_problem(const struct refit_control *control, 
         refit_fail(err, status, "%s: %s", control->url.text, detail);
     else
         refit_fail(err, status, "%s%s: HTTP status %d without a reason", control->url.text, path, answer->status);
+    if (err)
+        refit_text_blank_controls(err->text); /* it is shown on terminals */
     json_decref(problem);
     return status;
 }
@@ -337,6 +340,7 @@ static void read_error(const json_t *error, struct refit_control_state *out)
     enum refit_status status = status_of_name(json_string_value(json_object_get(error, "status")), REFIT_ABORTED);
     refit_fail(&out->error, status, "%s%s%s", phase && *phase ? phase : "", phase && *phase ? ": " : "",
                text ? text : "no reason given");
+    refit_text_blank_controls(out->error.text);
 }
 
 static enum refit_status read_counters(const json_t *answer, struct refit_control_state *out, struct refit_error *err)

@@ -83,8 +83,8 @@ void refit_rank_address_name(int fd, int (*which)(int, struct sockaddr *, sockle
         *out = '\0';
 }
 
-/* Where nobody listens yet, a port of this host that the kernel also gives to those who dial may come to dial itself: that
- * is a connection, and it keeps rank 0 from its port. */
+/* Where nobody listens yet, a socket may be given the very port that it dials: that is a connection, with itself, and it
+ * keeps rank 0 from its port. */
 static bool is_own_end(int fd)
 {
     struct sockaddr_storage here = {0}, there = {0};

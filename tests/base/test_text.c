@@ -10,6 +10,13 @@
 #include "base/log.h"
 #include "base/text.h"
 
+static void controls_become_blanks(void **state)
+{
+    char text[] = "a\x1b[2Jb\xc2\x9b" "31m\xe2\x80\xae" "c\ngr\xc3\xb6\xc3\x9f" "e \xff";
+    refit_text_blank_controls(text);
+    assert_string_equal(text, "a [2Jb  31m   c gr\xc3\xb6\xc3\x9f" "e \xff");
+}
+
 static void what_steers_a_terminal_is_control(void **state)
 {
     static const struct {
@@ -101,6 +108,7 @@ static void hex_comes_back_as_the_bytes_it_was(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(controls_become_blanks),
         cmocka_unit_test(what_steers_a_terminal_is_control),
         cmocka_unit_test(a_log_line_stays_one_line_of_text),
         cmocka_unit_test(hex_comes_back_as_the_bytes_it_was),

@@ -113,6 +113,15 @@ static void a_problem_becomes_the_error_it_names(void **state)
     assert_non_null(strstr(err.text, server.url));
 }
 
+/* What a peer says is shown on terminals. */
+static void what_a_peer_says_steers_no_terminal(void **state)
+{
+    server.answer = "HTTP/1.1 409 Conflict\r\nConnection: close\r\n\r\n"
+                    "{\"detail\": \"held\\u001b[2J\\u009b31m\\nrefit: all is well\", \"refit_status\": \"conflict\"}";
+    assert_int_equal(get_from_server(LONG_MS, NULL), REFIT_CONFLICT);
+    assert_non_null(strstr(err.text, "held [2J  31m refit: all is well"));
+}
+
 static void a_status_without_a_problem_is_still_an_error(void **state)
 {
     server.answer = "HTTP/1.1 503 Busy\r\nRetry-After: 2\r\nContent-Length: 4\r\n\r\noops";
@@ -208,6 +217,7 @@ int main(void)
         cmocka_unit_test_setup(an_answer_comes_with_its_instance, reset),
         cmocka_unit_test_setup(names_are_looked_up, reset),
         cmocka_unit_test_setup(a_problem_becomes_the_error_it_names, reset),
+        cmocka_unit_test_setup(what_a_peer_says_steers_no_terminal, reset),
         cmocka_unit_test_setup(a_status_without_a_problem_is_still_an_error, reset),
         cmocka_unit_test_setup(wrong_json_is_named, reset),
         cmocka_unit_test_setup(members_of_another_type_are_named, reset),
