@@ -13,7 +13,7 @@
  * bytes
  *   DIGESTS  holder    (local) edge, batch; `length` digests in this packet, after u32 first, u32 total
  *   PIECES   holder    (local) see local_pieces.h
- *   ALIVE    holder    a sign of life: something is owed
+ *   ALIVE    holder    a sign of life: something is owed (nccl: of the receiver, too, while a group is under way)
  *   BYE      holder    the answer to DONE
  *
  * Over nccl alone (nccl_wire.h); `edge` is the communicator's tag, but in READY and DIGESTS:

@@ -25,6 +25,7 @@ struct burst {
     struct refit_nccl_pair *pair;
     unsigned first, active, done; /* groups: the oldest of those on their way, how many those are, ended */
     int64_t poll_ns;
+    int64_t said_ns; /* when the holder last heard of us */
 };
 
 static struct refit_grants *grants_of(const struct refit_nccl_lane *lane)
@@ -65,6 +66,18 @@ static enum refit_status pause_for(struct burst *b, int64_t ns, struct refit_err
     }
     pthread_mutex_unlock(&grants_of(b->lane)->lock);
     return status;
+}
+
+/* A holder whose device we have hears of us, or gives it to others. */
+static void say_alive(struct burst *b)
+{
+    if (refit_clock_ns() - b->said_ns < REFIT_ALIVE_MS * NS_PER_MS)
+        return;
+    b->said_ns = refit_clock_ns();
+    pthread_mutex_lock(&grants_of(b->lane)->lock);
+    if (!refit_stream_post_type(&b->flow->stream, REFIT_FRAME_ALIVE))
+        refit_stream_shutdown(&b->flow->stream);
+    pthread_mutex_unlock(&grants_of(b->lane)->lock);
 }
 
 /* ---- a group's batches (the lock is held) ---- */
@@ -150,6 +163,7 @@ static enum refit_status say_go(struct burst *b, const struct refit_nccl_group *
     if (status == REFIT_OK && !refit_stream_try(&b->flow->stream, bytes, len, 0))
         status = refit_fail(err, REFIT_PEER, "did not take a frame of %zu bytes", len);
     pthread_mutex_unlock(&grants_of(b->lane)->lock);
+    b->said_ns = refit_clock_ns();
     refit_count(&b->lane->receiver->base.base.counters.wire_bytes, len);
     return status;
 }
@@ -182,6 +196,7 @@ static enum refit_status make_pair(struct burst *b, uint64_t tag, const uint8_t 
                                          .peer = b->flow->hello.devices[b->source]};
     enum refit_status status = refit_nccl_pair_begin(device, &like, unique, &b->pair, err);
     while (status == REFIT_OK && (status = refit_nccl_pair_poll(device, b->pair, err)) == REFIT_BUSY) {
+        say_alive(b);
         status = refit_deadline_passed(deadline)
                      ? refit_fail(err, REFIT_TIMEOUT, "NCCL did not make a communicator in time")
                      : pause_for(b, REFIT_NCCL_POLL_MAX_NS, err);
@@ -350,6 +365,7 @@ static enum refit_status carry(struct burst *b, struct refit_error *err)
 {
     enum refit_status status = REFIT_OK;
     while (status == REFIT_OK && b->active > 0) {
+        say_alive(b);
         status = step_all(b, err);
         enum refit_status oldest = REFIT_BUSY;
         if (status == REFIT_OK && b->lane->groups[b->first].stage == REFIT_NCCL_DONE)
@@ -390,6 +406,7 @@ static void denied(struct burst *b)
     uint8_t chance;
     refit_io_random(&chance, sizeof chance);
     pthread_mutex_lock(&grants_of(b->lane)->lock);
+    b->lane->prepaid = b->lane->groups[b->first].bytes;
     scatter_again(b, &b->lane->groups[b->first]);
     unsigned doublings = flow->denials < DENIED_DOUBLINGS ? flow->denials++ : DENIED_DOUBLINGS;
     flow->retry_ns = refit_clock_ns() + ((DENIED_MS * NS_PER_MS) << doublings) * (128 + chance) / 256;
@@ -459,7 +476,9 @@ static enum refit_status pace(struct burst *b, struct refit_error *err)
 {
     int64_t due = refit_clock_ns(), left;
     enum refit_status status = REFIT_OK;
-    due += refit_rate_take(&b->lane->receiver->base.rate, b->lane->groups[b->first].bytes, due);
+    uint64_t bytes = b->lane->groups[b->first].bytes, prepaid = b->lane->prepaid;
+    b->lane->prepaid = 0;
+    due += refit_rate_take(&b->lane->receiver->base.rate, bytes > prepaid ? bytes - prepaid : 0, due);
     while (status == REFIT_OK && (left = due - refit_clock_ns()) > 0)
         status = pause_for(b, left, err);
     return status;

@@ -11,6 +11,7 @@
 #include "transport/greeting.h"
 
 #define NS_PER_MS INT64_C(1000000)
+#define SILENCE_MS 5000 /* of a receiver that has a device of ours: others want it, too */
 
 static struct refit_endpoint *endpoint_of(const struct refit_nccl_sending *sending)
 {
@@ -254,6 +255,7 @@ static enum refit_status take_frame(struct refit_nccl_sending *sending, struct r
     case REFIT_FRAME_GO: return take_go(sending, err);
     case REFIT_FRAME_PAUSE: return take_pause(sending, err);
     case REFIT_FRAME_DONE: sending->done = true; return REFIT_OK;
+    case REFIT_FRAME_ALIVE: return REFIT_OK;
     default:
         return refit_fail(err, REFIT_PEER, "the receiver sent a frame of unknown type %08x", sending->frame.type);
     }
@@ -294,6 +296,7 @@ static enum refit_status take_frames(struct refit_nccl_sending *sending, struct 
         if (status != REFIT_OK)
             break;
         sending->have = 0;
+        sending->heard_ns = refit_clock_ns();
         status = take_frame(sending, err);
     }
     return status == REFIT_BUSY ? REFIT_OK : status;
@@ -353,10 +356,21 @@ static enum refit_status step_groups(struct refit_nccl_sending *sending, struct 
     return status;
 }
 
+static enum refit_status check_silence(const struct refit_nccl_sending *sending, struct refit_error *err)
+{
+    int64_t most = refit_endpoint_patience_ms(endpoint_of(sending));
+    most = most < SILENCE_MS ? most : SILENCE_MS;
+    if (refit_clock_ns() - sending->heard_ns < most * NS_PER_MS)
+        return REFIT_OK;
+    return refit_fail(err, REFIT_PEER, "the receiver has a device of ours and was silent for %lld ms", (long long)most);
+}
+
 static enum refit_status step_source(struct refit_nccl_sending *sending, struct refit_nccl_source *source,
                                      struct refit_error *err)
 {
-    enum refit_status status = REFIT_OK;
+    enum refit_status status = check_silence(sending, err);
+    if (status != REFIT_OK)
+        return status;
     if (source->burst == REFIT_NCCL_MAKING) {
         status = refit_nccl_pair_poll(source->device, source->pair, err);
         if (status == REFIT_BUSY)
@@ -610,6 +624,6 @@ enum refit_status refit_nccl_sending_introduce(struct refit_nccl_sending *sendin
     sending->done = false;
     sending->have = 0;
     sending->poll_ns = REFIT_NCCL_POLL_NS;
-    sending->said_ns = refit_clock_ns();
+    sending->said_ns = sending->heard_ns = refit_clock_ns();
     return REFIT_OK;
 }

@@ -47,7 +47,7 @@ struct refit_nccl_sending {
     struct refit_nccl_owed owed[REFIT_OWED_MAX]; /* in the order in which they came */
     unsigned owed_count;
     bool done; /* the receiver needs no more */
-    int64_t said_ns; /* when it last heard of us */
+    int64_t said_ns, heard_ns; /* when the receiver last heard of us, and we of it */
     int64_t poll_ns; /* before the next look at a device at work */
 
     struct refit_frame frame; /* being read, and what follows it */
