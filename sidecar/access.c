@@ -35,7 +35,7 @@ static const struct {
     {"POST", "/refit/{}/abort", REFIT_MAY_REFIT},
     {"POST", "/v1/serve", REFIT_MAY_REFIT},
     {"POST", "/v1/serve/{}/end", REFIT_MAY_REFIT},
-    {"POST", "/rollback", REFIT_MAY_ADMIN},
+    {"POST", "/rollback", REFIT_MAY_REFIT}, /* back, as a lead goes that takes back; a hold needs more: versions.c */
     {"POST", "/v1/hold", REFIT_MAY_ADMIN},
     {"POST", "/v1/release", REFIT_MAY_ADMIN},
     {"POST", "/v1/quarantine", REFIT_MAY_ADMIN},

@@ -139,6 +139,7 @@ bool refit_guard_admits(struct refit_guard *guard, struct refit_exchange *exchan
     enum refit_access_role needs = method ? refit_access_needs(method, pattern) : REFIT_MAY_READ;
     refit_access_identify(guard->access, exchange->head.bearer, exchange->peer, &who);
     snprintf(exchange->by, sizeof exchange->by, "%s%s%s", who.name, who.name[0] ? "@" : "", exchange->client);
+    exchange->role = (int)who.role;
     if (who.role >= needs)
         return true;
     if (who.role == REFIT_MAY_NONE)

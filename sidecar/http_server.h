@@ -29,6 +29,7 @@ struct refit_exchange {
     size_t body_len;
     char client[64]; /* address and port; of a Unix socket "unix:uid=0,pid=7" */
     char by[384];    /* of the handler of heads: who asks, for the audit */
+    int role;        /* likewise: what they may do */
     const struct refit_tls_peer *peer; /* the names in the client's certificate; NULL: it showed none */
     void *user;      /* of the handler */
     /* The client is gone or the server closes: drop `user` and forget the exchange. Not called after an answer has

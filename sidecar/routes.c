@@ -234,6 +234,7 @@ static void on_request(void *context, struct refit_exchange *exchange)
                               .traffic = &sidecar->traffic,
                               .head = &exchange->head,
                               .client = routes->admin ? exchange->client : exchange->by,
+                              .role = (enum refit_access_role)exchange->role,
                               .body = exchange->body,
                               .body_len = exchange->body_len};
     char allow[64];

@@ -5,6 +5,7 @@
 #ifndef REFIT_SIDECAR_ROUTES_H
 #define REFIT_SIDECAR_ROUTES_H
 
+#include "sidecar/access.h"
 #include "sidecar/sidecar.h"
 
 /* One request as a handler sees it. Borrowed for the call. */
@@ -14,6 +15,7 @@ struct refit_call {
     char param[128];                 /* what stood for {} in the path */
     const struct refit_http_head *head;
     const char *client;
+    enum refit_access_role role; /* of who asks; on the control listener */
     struct refit_traffic *traffic; /* any thread */
     const json_t *json; /* the body of a JSON route: an object */
     const uint8_t *body;

@@ -77,6 +77,17 @@ static uint64_t active_version(const struct refit_receiver_snapshot *now)
     return now->bank.active < now->bank.slots ? now->bank.slot[now->bank.active].version.version : 0;
 }
 
+/* Whoever may bring a version may take it back: a lead does so with canaries. What lasts is for admins. */
+static bool may_roll_back(const struct refit_call *call, const struct refit_rollback *rollback, struct refit_reply *reply)
+{
+    bool lasts = !rollback->open || rollback->quarantine;
+    if (!lasts || call->role >= REFIT_MAY_ADMIN)
+        return true;
+    refit_reply_problem(reply, 403, "forbidden", "%s has the role %s; a rollback that holds newer versions off, or quarantines, "
+                        "needs the role admin", call->client, refit_access_role_name(call->role));
+    return false;
+}
+
 void refit_handle_rollback(const struct refit_call *call, struct refit_reply *reply)
 {
     char kv[16] = "";
@@ -85,6 +96,8 @@ void refit_handle_rollback(const struct refit_call *call, struct refit_reply *re
     struct refit_version now;
     struct refit_error err;
     enum refit_status status = read_rollback(call, &rollback, kv, sizeof kv, &err);
+    if (status == REFIT_OK && !may_roll_back(call, &rollback, reply))
+        return;
     refit_receiver_read(call->receiver, &before);
     if (status == REFIT_OK)
         status = refit_receiver_rollback(call->receiver, &rollback, refit_deadline_in_ms(ROLLBACK_MS), &now, &err);

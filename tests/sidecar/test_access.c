@@ -214,7 +214,7 @@ static void every_route_needs_what_is_meant(void **state)
         {"POST", "/v1/serve/{}/end", REFIT_MAY_REFIT},
         {"GET", "/v1/weights", REFIT_MAY_READ},
         {"GET", "/v1/digests/{}", REFIT_MAY_READ},
-        {"POST", "/rollback", REFIT_MAY_ADMIN},
+        {"POST", "/rollback", REFIT_MAY_REFIT},
         {"POST", "/v1/hold", REFIT_MAY_ADMIN},
         {"POST", "/v1/release", REFIT_MAY_ADMIN},
         {"POST", "/v1/quarantine", REFIT_MAY_ADMIN},

@@ -175,6 +175,11 @@ class Tokens(SecurityTest):
                   ("GET", "/v1/host", None, (401, 401, 200, 200, 200)),
                   ("POST", "/v1/lead", {"name": "x", "takeover": True}, (401, 401, 403, 200, 200)),
                   ("POST", "/refit/none/abort", {}, (401, 401, 403, 404, 404)),
+                  ("POST", "/rollback", {}, (401, 401, 403, 403, 404)),
+                  ("POST", "/rollback", {"version": 1}, (401, 401, 403, 403, 404)),
+                  # a lead takes back what it brought; what lasts is for admins
+                  ("POST", "/rollback", {"version": 1, "hold": False}, (401, 401, 403, 404, 404)),
+                  ("POST", "/rollback", {"version": 1, "hold": False, "quarantine": True}, (401, 401, 403, 403, 404)),
                   ("POST", "/v1/release", {}, (401, 401, 403, 403, 200)),
                   ("POST", "/v1/quarantine", {"digest": "0" * 64}, (401, 401, 403, 403, 200))]
         for method, path, body, statuses in wanted:
