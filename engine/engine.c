@@ -15,12 +15,21 @@
 
 /* --- the hot path ------------------------------------------------------------------------------------------ */
 
+/* The pin may be the first sign of a mapping that changed since the page was looked up: what was written before refitd was told
+ * of it is seen from here on. A load, and no more. */
+static inline void see_tables(const struct refit_engine *engine)
+{
+    (void)atomic_load_explicit(&engine->claim, memory_order_acquire);
+}
+
 enum refit_status refit_engine_acquire(struct refit_engine *engine, uint64_t version, struct refit_pin *pin)
 {
     struct refit_claim *claim = atomic_load_explicit(&engine->claim, memory_order_acquire);
     if (version != REFIT_LATEST) {
         pin->version = version;
-        return refit_claim_acquire_version(claim, version, &pin->slot);
+        enum refit_status status = refit_claim_acquire_version(claim, version, &pin->slot);
+        see_tables(engine);
+        return status;
     }
     if (__builtin_expect(engine->rank != 0, 0))
         return REFIT_INVALID;
@@ -29,6 +38,7 @@ enum refit_status refit_engine_acquire(struct refit_engine *engine, uint64_t ver
         return slot == REFIT_SLOT_BUSY ? REFIT_BUSY : slot == REFIT_SLOT_TORN ? REFIT_CORRUPT : REFIT_NOT_FOUND;
     pin->slot = slot;
     pin->version = atomic_load_explicit(&claim->slot[slot].version, memory_order_relaxed);
+    see_tables(engine);
     return REFIT_OK;
 }
 

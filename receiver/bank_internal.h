@@ -210,12 +210,16 @@ struct refit_reader *refit_bank_attached(struct refit_bank *bank, uint32_t rank)
 /* The reader without a connection whose page this client hands back. */
 struct refit_reader *refit_bank_reader_of_page(struct refit_bank *bank, const struct refit_client *client);
 
-/* --- bank_swap.c: one swap at a time; leave_swap wakes whoever waits */
+/* --- bank_begin.c */
 /* Calls `on_wait` (may be NULL) without the lock; `reader` NULL: replicas that are served. */
 void refit_bank_tell_waiting(struct refit_bank *bank, uint32_t slot, const struct refit_reader *reader,
                              void (*on_wait)(void *context, const struct refit_bank_waiting *who), void *context,
                              struct refit_bank_waiting *who);
 uint32_t refit_bank_keepers(const struct refit_bank *bank, uint32_t slot);
+
+/* --- bank_swap.c: one swap at a time; leave_swap wakes whoever waits */
+/* A wait that ended without a text of its own. */
+enum refit_status refit_bank_wait_failed(enum refit_status status, const char *what, struct refit_error *err);
 /* Every rank's before-swap hook. */
 enum refit_status refit_bank_ask_swap(struct refit_bank *bank, const struct refit_version *version, const char *kv,
                                       struct refit_deadline deadline, const atomic_bool *cancel, struct refit_error *err);
@@ -256,8 +260,11 @@ void refit_bank_reopen(struct refit_bank *bank);
 void refit_bank_set_gates(struct refit_bank *bank, uint32_t to);
 
 /* --- bank_mode_copy.c */
-/* Takes what the exchange with `slot` will need; its memory is there. */
+/* Takes what the exchange with `slot` will need; its memory is there. Without the lock, with `allocating` held. */
 enum refit_status refit_bank_make_exchange(struct refit_bank *bank, uint32_t slot, struct refit_error *err);
+/* The same with the lock, which is let go meanwhile: pinning memory takes its time. */
+enum refit_status refit_bank_reserve_exchange(struct refit_bank *bank, uint32_t slot, struct refit_deadline deadline,
+                                              struct refit_error *err);
 void refit_bank_release_exchange(struct refit_bank *bank);
 /* The bytes of `to` and of the live slot change places on all ranks, and so do versions; all or nothing, or torn. */
 enum refit_status refit_bank_exchange(struct refit_bank *bank, uint32_t to, struct refit_error *err);

@@ -23,7 +23,7 @@ enum refit_status refit_bank_check_mode(const struct refit_bank_config *config, 
     if (config->engine && config->swap != REFIT_SWAP_POINTER)
         return refit_fail(err, REFIT_INVALID, "swap mode %s: an engine that installs weights itself swaps by itself; use "
                           "pointer", name);
-    if (writes_live && config->protection == REFIT_PROTECT_SEAL)
+    if (writes_live && config->memory == REFIT_ARENA_HOST && config->protection == REFIT_PROTECT_SEAL)
         return refit_fail(err, REFIT_INVALID, "swap mode %s with protection seal: after a restart nobody could write to "
                           "the addresses that engines read; use protection uid, or swap mode remap", name);
     return REFIT_OK;

@@ -11,6 +11,7 @@
 #include "receiver/bank_internal.h"
 
 #define THREADS_MAX 64
+#define WAIT_MS 20
 #define EXCHANGE_MS 60000 /* a device that takes longer than this is lost, and with it what it holds */
 
 /* --- what it needs ----------------------------------------------------------------------------------------- */
@@ -37,6 +38,23 @@ enum refit_status refit_bank_make_exchange(struct refit_bank *bank, uint32_t slo
             return refit_error_prefix(err, status, "rank %u", refit_bank_rank_number(bank, rank));
     }
     return REFIT_OK;
+}
+
+enum refit_status refit_bank_reserve_exchange(struct refit_bank *bank, uint32_t slot, struct refit_deadline deadline,
+                                              struct refit_error *err)
+{
+    while (bank->allocating) {
+        enum refit_status status = refit_bank_pause(bank, deadline, NULL, WAIT_MS);
+        if (status != REFIT_OK)
+            return refit_bank_wait_failed(status, "waiting for slots that are being made", err);
+    }
+    bank->allocating = true;
+    refit_bank_unlock(bank);
+    enum refit_status status = refit_bank_make_exchange(bank, slot, err);
+    refit_bank_lock(bank);
+    bank->allocating = false;
+    refit_bank_changed(bank);
+    return status;
 }
 
 void refit_bank_release_exchange(struct refit_bank *bank)
@@ -182,14 +200,11 @@ static void exchange_records(struct refit_bank *bank, uint32_t to)
 enum refit_status refit_bank_exchange(struct refit_bank *bank, uint32_t to, struct refit_error *err)
 {
     bool torn = false;
-    enum refit_status status = refit_bank_make_exchange(bank, to, err);
-    if (status != REFIT_OK)
-        return status;
     bank->swap_to = to;
     bank->exchanging = true;
     refit_bank_unlock(bank);
     /* A restart in the middle must find this, or it would serve a mixture. */
-    status = refit_bank_try_save(bank, err);
+    enum refit_status status = refit_bank_try_save(bank, err);
     if (status == REFIT_OK)
         status = exchange_all(bank, to, &torn, err);
     refit_bank_lock(bank);

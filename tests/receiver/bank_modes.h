@@ -15,16 +15,18 @@
 #define ADOPT "30000"
 #define LARGE ((unsigned long)1 << 20) /* several chunks of an exchange */
 
-/* Host memory, or that of the look-alike's GPUs: each test runs in both. */
-static inline const char *memory_kind(void)
+/* Host memory, or that of the look-alike's GPUs, there with other slots in host memory: each test runs in all. */
+static inline const char *memory_kind(const struct bank_world *world)
 {
     const char *text = getenv("BANK_MODES_MEMORY");
+    if (text && strcmp(text, "cuda-staged") == 0 && world->swap != REFIT_SWAP_COPY)
+        return "cuda";
     return text ? text : "uid";
 }
 
 static inline bool on_devices(void)
 {
-    return strcmp(memory_kind(), "uid") != 0;
+    return getenv("BANK_MODES_MEMORY") != NULL;
 }
 
 /* The nth part that an exchange of two ranks consists of: of host memory there are some ten, on devices one for each rank. */
@@ -37,7 +39,7 @@ static inline void start_mode(struct bank_world *world, enum refit_swap_mode swa
 {
     world->swap = swap;
     start_bank(world, BANK, ranks, swap == REFIT_SWAP_IN_PLACE ? 1 : slots,
-               memory_kind(), ADOPT);
+               memory_kind(world), ADOPT);
     for (uint32_t rank = 0; rank < ranks; rank++)
         attach_rank(world, rank, rank, ranks);
 }

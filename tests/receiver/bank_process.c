@@ -4,7 +4,7 @@
  * command per message on descriptor 0 and answers each with one message that begins with a status.
  *
  *     bank_process rank SOCKET RANK RANKS BYTES NAME [STEP-FD]
- *     bank_process bank SOCKET RANKS SLOTS uid|seal|cuda ADOPT-MS SWAP
+ *     bank_process bank SOCKET RANKS SLOTS uid|seal|cuda|cuda-staged ADOPT-MS SWAP
  *
  * A rank takes the memory that BANK_MEMORY names: host, cuda; else any.
  *
@@ -522,7 +522,8 @@ static int run_bank(char **argv)
     struct refit_bank_config config = {
         .ranks = ranks, .slots = (uint32_t)atoi(argv[4]), .socket_path = argv[2], .socket_mode = 0666,
         .protection = strcmp(argv[5], "seal") == 0 ? REFIT_PROTECT_SEAL : REFIT_PROTECT_UID,
-        .memory = strcmp(argv[5], "cuda") == 0 ? REFIT_ARENA_CUDA : REFIT_ARENA_HOST,
+        .memory = strncmp(argv[5], "cuda", 4) == 0 ? REFIT_ARENA_CUDA : REFIT_ARENA_HOST,
+        .host_staging = strcmp(argv[5], "cuda-staged") == 0,
         .adopt_ms = atoi(argv[6]), .swap = (enum refit_swap_mode)atoi(argv[7])};
     enum refit_status status = refit_bank_open(&config, &bank, &error);
     reply(status, "%s", error.text);

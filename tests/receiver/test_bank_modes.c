@@ -84,7 +84,7 @@ static void a_pin_held_in_the_pause_is_named_and_nothing_changes(struct bank_wor
     start_mode(world, mode, 2, 2);
     put(world, 1);
     assert_int_equal(command(world, 1, "acquire 3 1"), REFIT_OK); /* a follower's, the leader is done with it */
-    assert_int_equal(command(world, BANK, "put-within 2 300"), REFIT_TIMEOUT);
+    assert_int_equal(command(world, BANK, "put-within 2 2000"), REFIT_TIMEOUT);
     assert_non_null(strstr(world->answer, "slot-pinned"));
     assert_non_null(strstr(world->answer, "rank 1"));
     assert_non_null(strstr(world->answer, "version 1"));
@@ -434,6 +434,20 @@ static void an_engine_that_needs_its_addresses_says_so(void **state)
     assert_int_equal(command(world, 0, "attach %d", MODEL_WAIT_MS), REFIT_OK);
 }
 
+static void staging_in_host_memory_needs_an_exchange(void **state)
+{
+    struct bank_world *world = *state;
+    struct refit_error error = {0};
+    struct refit_bank *bank = NULL;
+    struct refit_bank_config config = {.ranks = 1, .slots = 2, .swap = REFIT_SWAP_REMAP, .memory = REFIT_ARENA_CUDA,
+                                       .host_staging = true, .socket_path = world->socket_path};
+    assert_int_equal(refit_bank_open(&config, &bank, &error), REFIT_INVALID);
+    assert_non_null(strstr(error.text, "swap mode copy"));
+    config.swap = REFIT_SWAP_COPY;
+    config.memory = REFIT_ARENA_HOST;
+    assert_int_equal(refit_bank_open(&config, &bank, &error), REFIT_INVALID);
+}
+
 static void modes_take_as_many_slots_as_they_need(void **state)
 {
     static const struct {
@@ -483,6 +497,7 @@ int main(void)
         TEST(an_exchange_that_cannot_be_announced_is_not_begun),
         TEST(a_refit_in_place_that_cannot_be_announced_is_not_begun),
         TEST(an_engine_that_needs_its_addresses_says_so),
+        TEST(staging_in_host_memory_needs_an_exchange),
         TEST(modes_take_as_many_slots_as_they_need),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

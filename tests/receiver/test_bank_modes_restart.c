@@ -15,7 +15,7 @@
 static void start_again(struct bank_world *world, uint32_t ranks, uint32_t slots)
 {
     start_bank(world, BANK, ranks, world->swap == REFIT_SWAP_IN_PLACE ? 1 : slots,
-               memory_kind(), ADOPT);
+               memory_kind(world), ADOPT);
     await_answer(world, BANK, "snapshot", "attached=2 adopting=0");
 }
 
@@ -212,12 +212,12 @@ static void an_engine_of_another_mode_is_not_taken_back(void **state)
 {
     struct bank_world *world = *state;
     world->swap = REFIT_SWAP_POINTER;
-    start_bank(world, BANK, 1, 2, memory_kind(), ADOPT);
+    start_bank(world, BANK, 1, 2, memory_kind(world), ADOPT);
     attach_rank(world, 0, 0, 1);
     put(world, 1);
     kill_process(world, BANK);
     world->swap = REFIT_SWAP_COPY;
-    start_bank(world, BANK, 1, 2, memory_kind(), "300");
+    start_bank(world, BANK, 1, 2, memory_kind(world), "300");
     await_answer(world, BANK, "snapshot", "active=0 attached=0 adopting=0");
     assert_reads(world, 0, 1); /* it goes on as it is */
     kill_process(world, 0);

@@ -21,11 +21,12 @@ def environment(**names):
 
 
 class Gpu(SystemTest):
-    def gpu(self, name, ranks=2, *options):
+    def gpu(self, name, ranks=2, *options, reader_options=()):
         """A replica on devices; `control` is a file through which its refitd's device is told to fail or to stop."""
         control = self.path(name + ".control")
         with environment(STANDIN_CUDA_CONTROL=control):
-            replica = self.replica(name, engine_layout(ranks), *CUDA, *options, readers=False, reader_options=["cuda"])
+            replica = self.replica(name, engine_layout(ranks), *CUDA, *options, readers=False,
+                                   reader_options=["cuda", *reader_options])
         replica.control = control
         return replica.start_readers()
 
@@ -65,6 +66,19 @@ class Gpu(SystemTest):
         self.assertEqual(replica.call("POST", "/v1/release", {})[0], 200)
         self.succeeds(5, replica, host)
         self.assert_ends_clean(replica, host)
+
+    def test_versions_come_to_constant_addresses(self):
+        for name, *options in (("copy",), ("copy", "--staging", "host"), ("remap",), ("in-place", "--slots", "1")):
+            replica = self.gpu("-".join([name, *options]), 2, "--swap", name, *options, reader_options=["stable"])
+            for version in (1, 2, 3):
+                self.succeeds(version, replica, options=["transport=" + ("tcp" if version == 2 else "local")])
+            if name != "in-place":
+                self.assertEqual(replica.call("POST", "/rollback", {})[1]["active"]["version"], 2)
+                for reader in replica.readers.values():
+                    reader.wait_line("step 2 ", after=reader.wait_line("step 3 "))
+                self.assertEqual(replica.call("POST", "/v1/release", {})[0], 200)
+                self.succeeds(4, replica)
+            self.assert_ends_clean(replica)
 
     def test_slots_outlive_refitd_and_engines(self):
         replica = self.gpu("gpu")
