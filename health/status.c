@@ -115,8 +115,9 @@ static json_t *slots_json(const struct refit_bank_snapshot *bank)
         const struct refit_bank_slot *slot = &bank->slot[i];
         json_array_append_new(out, json_pack("{s:I, s:s, s:o, s:o, s:s, s:b, s:I}", "slot", (json_int_t)i, "state",
                                              refit_slot_state_name(slot->state), "version",
-                                             refit_json_u64(slot->version.version), "pins", refit_json_u64(slot->pins), "memory",
-                                             kind_name(slot->memory), "writable", (int)slot->writable, "since_ms", (json_int_t)slot->since_ms));
+                                             refit_json_u64(slot->version.version), "pins",
+                                             refit_json_u64(slot->pins), "memory", kind_name(slot->memory),
+                                             "writable", (int)slot->writable, "since_ms", (json_int_t)slot->since_ms));
     }
     return out;
 }

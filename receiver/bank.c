@@ -321,7 +321,8 @@ static void read_slot(const struct refit_bank *bank, uint32_t slot, struct refit
     const struct refit_slot *s = &bank->slot[slot];
     *out = (struct refit_bank_slot){
         .state = s->state, .version = s->version,
-        .memory = refit_bank_on_device(bank, slot) ? REFIT_ARENA_CUDA : REFIT_ARENA_HOST, .writable = true, .since_ms = s->since_ms};
+        .memory = refit_bank_on_device(bank, slot) ? REFIT_ARENA_CUDA : REFIT_ARENA_HOST,
+        .writable = true, .since_ms = s->since_ms};
     for (uint32_t rank = 0; rank < bank->ranks; rank++)
         out->writable = out->writable && (!s->arena[rank] || s->writable[rank]);
     for (const struct refit_reader *r = bank->readers; r; r = r->next) {
