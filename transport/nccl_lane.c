@@ -183,6 +183,8 @@ static enum refit_status await_answer(struct burst *b, enum refit_nccl_answer *o
         status = go_on(b, err);
     }
     *out = lane->answer;
+    if (lane->answer == REFIT_NCCL_STARTED)
+        b->flow->denials = 0;
     pthread_mutex_unlock(&grants_of(lane)->lock);
     return status;
 }
@@ -425,7 +427,6 @@ static void run_burst(struct burst *b)
         denied(b);
         return;
     }
-    b->flow->denials = 0;
     if (status == REFIT_OK)
         status = post(b, group, &err);
     if (status == REFIT_OK)

@@ -389,7 +389,9 @@ static int be_holder(int from, int dies_in)
     if (nccl->open(&config, &holder, &err) != REFIT_OK ||
         nccl->connect(holder, card, refit_deadline_in_ms(PULL_MS), &err) != REFIT_OK)
         return 2;
-    return nccl->wait_done(holder, refit_deadline_in_ms(PULL_MS), &err) == REFIT_OK ? 0 : 3;
+    enum refit_status status = nccl->wait_done(holder, refit_deadline_in_ms(PULL_MS), &err);
+    nccl->close(holder);
+    return status == REFIT_OK ? 0 : 3;
 }
 
 /* Forked while this process has no other thread. */
