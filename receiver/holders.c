@@ -13,6 +13,15 @@
 #define OWED_BY_MEMBER (REFIT_GRANTS_PER_STREAM + 2) /* it has one connection */
 #define STILL 5              /* so many times longer while there is something else to ask for, or nobody delivers */
 
+/* What all ranks of the origin send comes in over one link, beside what members bring, which others wait for too: in a
+ * fleet the ranks share the queue that one of them would have. */
+static uint32_t owed_by_rank(uint32_t ranks, uint32_t members, unsigned streams)
+{
+    uint32_t alone = streams * REFIT_GRANTS_PER_STREAM + 4;
+    uint32_t shared = members > 1 && ranks > 1 ? alone / ranks : alone;
+    return shared > REFIT_GRANTS_PER_STREAM ? shared : REFIT_GRANTS_PER_STREAM;
+}
+
 enum refit_status refit_holders_init(struct refit_holders *holders, const struct refit_fleet *fleet, uint32_t ranks,
                                      const bool *alternatives, const struct refit_receiver_config *config,
                                      struct refit_error *err)
@@ -26,7 +35,7 @@ enum refit_status refit_holders_init(struct refit_holders *holders, const struct
         .silence_ns = config->relay_silence_ms * MS,
         .stall_ns = config->relay_stall_ms * MS,
         .begun_ns = refit_clock_ns(),
-        .owed_max = config->streams * REFIT_GRANTS_PER_STREAM + 4,
+        .owed_max = owed_by_rank(ranks, refit_fleet_members(fleet), config->streams),
     };
     holders->trusted_ns = holders->swept_ns = holders->begun_ns;
     holders->count = ranks + holders->members + holders->sources;
