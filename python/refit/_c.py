@@ -113,6 +113,7 @@ ENGINE = {
     "refit_engine_release": (None, c_void_p, POINTER(Pin)),
     "refit_engine_release_on_stream": (c_int, c_void_p, POINTER(Pin), c_void_p, POINTER(Error)),
     "refit_engine_memory": (None, c_void_p, POINTER(MemoryInfo)),
+    "refit_engine_pin_memory": (c_int, c_void_p, POINTER(Pin)),
     "refit_engine_buffer_id": (c_uint32, c_void_p, c_char_p),
     "refit_engine_buffer_count": (c_uint32, c_void_p),
     "refit_engine_buffer_bytes": (c_size_t, c_void_p, c_uint32),

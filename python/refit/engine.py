@@ -47,9 +47,9 @@ class Pin:
                 library.refit_engine_buffer_bytes(handle, number))
 
     def __getitem__(self, name):
-        if self._engine.device is not None:
-            return memory.OnDevice(*self.address(name), self._engine)
-        return memory.view(*self.address(name), self._engine)
+        library, handle = self._engine._library, self._engine._handle
+        on_device = library.refit_engine_pin_memory(handle, ctypes.byref(self._pin)) == _c.CUDA
+        return (memory.OnDevice if on_device else memory.view)(*self.address(name), self._engine)
 
     def release(self):
         """Once; a second call does nothing, nor does that of a hook's pin, which ends with the hook."""
