@@ -56,6 +56,12 @@ static void become(const char *program, char *const *argv, pid_t parent)
     _exit(errno == ENOENT ? 127 : 126);
 }
 
+static bool on_gpus(void)
+{
+    const char *memory = getenv("REFIT_MEMORY");
+    return memory && strncmp(memory, "cuda", 4) == 0;
+}
+
 static pid_t start_refitd(const struct supervisor *s)
 {
     char name[] = "refitd";
@@ -64,8 +70,9 @@ static pid_t start_refitd(const struct supervisor *s)
     if (pid == 0) {
         setenv("NOTIFY_SOCKET", s->notify_name, 1);
         unsetenv("WATCHDOG_USEC");
-        /* One user owns both processes here, so another user id can't guard the slots. */
-        setenv("REFIT_PROTECTION", "seal", 0);
+        /* One user owns both processes here, so another user id can't guard the slots. Those on GPUs have no seals. */
+        if (!on_gpus())
+            setenv("REFIT_PROTECTION", "seal", 0);
         become(s->options->refitd, argv, parent);
     }
     return pid;

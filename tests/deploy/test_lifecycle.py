@@ -213,6 +213,10 @@ class Exec(Case):
         self.start_exec(*self.engine("exit 0"), env={"REFIT_PROTECTION": "uid"}).wait(WAIT_S)
         self.assertEqual([line.split()[-1] for line in self.lines() if "protection" in line], ["seal", "uid"])
 
+    def test_slots_on_gpus_have_no_seals(self):
+        self.start_exec(*self.engine("exit 0"), env={"REFIT_MEMORY": "cuda:0"}).wait(WAIT_S)
+        self.assertEqual([line.split()[-1] for line in self.lines() if "protection" in line], ["None"])
+
     def test_as_process_1_it_takes_in_orphans(self):
         done = subprocess.run(["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "true"], capture_output=True,
                               text=True, check=False)

@@ -179,7 +179,8 @@ class OneContainer(Case):
 
     @classmethod
     def setUpClass(cls):
-        cls.pod = pods.Pod(images, "one", "--set", "gpu.mode=exec,gpu.staging=512Mi", "--set-json", 'engine.resources.limits={"nvidia.com/gpu":"1","memory":"2Gi"}')
+        cls.pod = pods.Pod(images, "one", "--set", "gpu.mode=exec,gpu.staging=512Mi,weights.memory=host", "--set-json",
+                           'engine.resources.limits={"nvidia.com/gpu":"1","memory":"2Gi"}')
         cls.addClassCleanup(cls.pod.stop)
         cls.pod.start()
 
