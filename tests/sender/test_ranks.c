@@ -165,7 +165,7 @@ static void a_rank_waits_for_the_leads_name_too(void **state)
     memcpy(numeric, address, sizeof numeric);
     snprintf(address, sizeof address, "lead.example:%u", (unsigned)port);
     unknown = 3;
-    pid_t one = start_rank(1, 2, "of one", true);
+    pid_t one = start_rank(1, 2, NULL, true);
     memcpy(address, numeric, sizeof address);
     open_lead(2);
     assert_int_equal(refit_ranks_wait_all(lead, refit_deadline_in_ms(LONG_MS), &err), REFIT_OK);
