@@ -45,6 +45,16 @@ int refit_deadline_left_ms(struct refit_deadline deadline)
     return ms > INT_MAX ? INT_MAX : (int)ms;
 }
 
+int refit_cond_init(pthread_cond_t *cond)
+{
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    int errnum = pthread_cond_init(cond, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    return errnum;
+}
+
 struct timespec refit_deadline_timespec(struct refit_deadline deadline)
 {
     return (struct timespec){.tv_sec = deadline.at_ns / NS_PER_S, .tv_nsec = deadline.at_ns % NS_PER_S};

@@ -5,6 +5,7 @@
 #ifndef REFIT_BASE_CLOCK_H
 #define REFIT_BASE_CLOCK_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <time.h>
@@ -28,7 +29,9 @@ bool refit_deadline_passed(struct refit_deadline deadline);
 /* What is left, rounded up, for poll(2) and its kin: 0 once passed, at most INT_MAX. */
 int refit_deadline_left_ms(struct refit_deadline deadline);
 
-/* For pthread_cond_timedwait on a condition whose clock is CLOCK_MONOTONIC. */
+/* A condition whose clock is CLOCK_MONOTONIC. As pthread_cond_init: 0, or an errno. */
+int refit_cond_init(pthread_cond_t *cond);
+/* For pthread_cond_timedwait on such a condition. */
 struct timespec refit_deadline_timespec(struct refit_deadline deadline);
 
 #endif

@@ -180,12 +180,8 @@ void refit_log_sink(const char *line, size_t len)
 
 enum refit_status refit_log_start(struct refit_error *err)
 {
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&sink.queued, &monotonic);
-    pthread_cond_init(&sink.drained, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    refit_cond_init(&sink.queued);
+    refit_cond_init(&sink.drained);
     sink.first = NULL;
     sink.end = &sink.first;
     sink.stopping = false;

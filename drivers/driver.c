@@ -288,11 +288,7 @@ static void *thread(void *argument)
 
 static void init_locks(struct refit_driver *driver)
 {
-    pthread_condattr_t clock;
-    pthread_condattr_init(&clock);
-    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-    pthread_cond_init(&driver->changed, &clock);
-    pthread_condattr_destroy(&clock);
+    refit_cond_init(&driver->changed);
     pthread_mutex_init(&driver->lock, NULL);
     pthread_mutex_init(&driver->exporting, NULL);
     pthread_mutex_init(&driver->changing, NULL);

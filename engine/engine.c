@@ -157,12 +157,8 @@ static enum refit_status create(const struct refit_engine_config *config, struct
     engine->sock = engine->layout_fd = engine->ordinal = -1;
     engine->wanted = config->memory;
     snprintf(engine->label, sizeof engine->label, "%s", config->label ? config->label : program_invocation_short_name);
-    pthread_condattr_t clock;
-    pthread_condattr_init(&clock);
-    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-    pthread_cond_init(&engine->changed, &clock);
-    refit_engine_releases_init(&engine->releases, &clock);
-    pthread_condattr_destroy(&clock);
+    refit_cond_init(&engine->changed);
+    refit_engine_releases_init(&engine->releases);
     pthread_mutex_init(&engine->lock, NULL);
     engine->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     engine->socket_path = strdup(config->socket_path);

@@ -117,7 +117,7 @@ enum refit_status refit_engine_window_show(struct refit_engine *engine, uint32_t
 void refit_engine_window_close(struct refit_engine *engine);
 
 /* --- stream.c */
-void refit_engine_releases_init(struct refit_engine_releases *releases, const pthread_condattr_t *clock);
+void refit_engine_releases_init(struct refit_engine_releases *releases);
 /* Waits for all that are pending, and ends the thread. False: a device is not done by the deadline. */
 bool refit_engine_releases_drain(struct refit_engine *engine, struct refit_deadline deadline);
 void refit_engine_releases_destroy(struct refit_engine_releases *releases);

@@ -137,9 +137,9 @@ enum refit_status refit_engine_release_on_stream(struct refit_engine *engine, co
 
 /* --- the end ----------------------------------------------------------------------------------------------- */
 
-void refit_engine_releases_init(struct refit_engine_releases *releases, const pthread_condattr_t *clock)
+void refit_engine_releases_init(struct refit_engine_releases *releases)
 {
-    pthread_cond_init(&releases->changed, clock);
+    refit_cond_init(&releases->changed);
     pthread_mutex_init(&releases->lock, NULL);
 }
 

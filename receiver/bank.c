@@ -174,11 +174,7 @@ static enum refit_status create(const struct refit_bank_config *config, struct r
     struct refit_bank *bank = calloc(1, sizeof *bank);
     if (!bank)
         return refit_fail_alloc(err, "the bank", sizeof *bank);
-    pthread_condattr_t clock;
-    pthread_condattr_init(&clock);
-    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-    pthread_cond_init(&bank->changed, &clock);
-    pthread_condattr_destroy(&clock);
+    refit_cond_init(&bank->changed);
     pthread_mutex_init(&bank->lock, NULL);
     pthread_mutex_init(&bank->save_lock, NULL);
     bank->ranks = config->ranks;

@@ -7,11 +7,7 @@
 
 enum refit_status refit_dial_init(struct refit_dial *dial, struct refit_error *err)
 {
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    int errnum = pthread_cond_init(&dial->changed, &attr);
-    pthread_condattr_destroy(&attr);
+    int errnum = refit_cond_init(&dial->changed);
     if (errnum)
         return refit_fail_errno(err, errnum, "the condition of a dialled connection");
     errnum = pthread_mutex_init(&dial->lock, NULL);

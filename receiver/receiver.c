@@ -107,11 +107,7 @@ static enum refit_status copy_config(struct refit_receiver *receiver, const stru
 
 static enum refit_status init_locks(struct refit_receiver *receiver, struct refit_error *err)
 {
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    int errnum = pthread_cond_init(&receiver->changed, &attr);
-    pthread_condattr_destroy(&attr);
+    int errnum = refit_cond_init(&receiver->changed);
     if (errnum == 0)
         errnum = pthread_mutex_init(&receiver->lock, NULL);
     if (errnum == 0)

@@ -295,11 +295,7 @@ enum refit_status refit_hub_start(const struct refit_hub_config *config, struct 
     }
     hub->config = *config;
     pthread_mutex_init(&hub->lock, NULL);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&hub->turn_over, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    refit_cond_init(&hub->turn_over);
     hub->link_capacity = config->links_max + (listener >= 0 ? REFIT_HUB_STRANGERS : 0);
     hub->wakeup = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     hub->links = calloc(hub->link_capacity, sizeof *hub->links);

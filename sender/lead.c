@@ -47,11 +47,7 @@ enum refit_status refit_lead_create(const struct refit_lead_config *config, stru
     set_name(lead, config->name);
     pthread_mutex_init(&lead->lock, NULL);
     pthread_mutex_init(&lead->telling, NULL);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&lead->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    refit_cond_init(&lead->changed);
     enum refit_status status = check_transport(config->transport, err);
     if (status == REFIT_OK)
         status = refit_members_open(&config->members, &lead->members, err);

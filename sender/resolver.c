@@ -57,11 +57,7 @@ struct refit_resolver *refit_resolver_create(const char *name, refit_members_res
     if (!resolver)
         return NULL;
     pthread_mutex_init(&resolver->lock, NULL);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&resolver->answered, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    refit_cond_init(&resolver->answered);
     snprintf(resolver->name, sizeof resolver->name, "%s", name);
     resolver->references = 1;
     resolver->resolve = resolve ? resolve : ask_system;

@@ -32,11 +32,7 @@ struct refit_seats *refit_seats_create(size_t count)
         return NULL;
     seats->count = count;
     pthread_mutex_init(&seats->lock, NULL);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&seats->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    refit_cond_init(&seats->changed);
     return seats;
 }
 

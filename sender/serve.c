@@ -520,11 +520,7 @@ enum refit_status refit_server_create(const struct refit_server_config *config, 
     }
     server->config = *config;
     pthread_mutex_init(&server->lock, NULL);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&server->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    refit_cond_init(&server->changed);
     *out = server;
     return REFIT_OK;
 }

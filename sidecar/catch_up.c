@@ -441,16 +441,12 @@ static enum refit_status open_parts(struct refit_catch_up *self, struct refit_er
 enum refit_status refit_catch_up_start(const struct refit_catch_up_config *config, struct refit_catch_up **out,
                                        struct refit_error *err)
 {
-    pthread_condattr_t monotonic;
     struct refit_catch_up *self = calloc(1, sizeof *self);
     if (!self)
         return refit_fail_alloc(err, "the thread that keeps up with siblings", sizeof *self);
     self->config = *config;
     pthread_mutex_init(&self->lock, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&self->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    refit_cond_init(&self->changed);
     refit_io_random(&self->siblings.seed, sizeof self->siblings.seed);
     refit_boot_id(self->domain);
     snprintf(self->shown.waiting, sizeof self->shown.waiting, "siblings have not been asked yet");

@@ -11,14 +11,10 @@
 enum refit_status refit_grants_init(struct refit_grants *grants, const struct refit_endpoint_config *config,
                                     struct refit_error *err)
 {
-    pthread_condattr_t attributes;
     *grants = (struct refit_grants){.config = config};
     refit_plan_edges(config->plan, &grants->edge_count);
     pthread_mutex_init(&grants->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&grants->event, &attributes);
-    pthread_condattr_destroy(&attributes);
+    refit_cond_init(&grants->event);
     grants->by_number = calloc(config->holder, sizeof(struct refit_peer *));
     if (!config->landed)
         grants->landed = refit_batch_set_create(config->plan);

@@ -7,7 +7,6 @@ enum refit_status refit_holding_init(struct refit_holding *holding, struct refit
                                      struct refit_error *err)
 {
     const struct refit_endpoint_config *config = &endpoint->config;
-    pthread_condattr_t attributes;
     *holding = (struct refit_holding){.endpoint = endpoint};
     enum refit_status status = refit_view_of(config->plan, config->arenas, config->arena_count, &holding->view, err);
     if (status != REFIT_OK)
@@ -19,10 +18,7 @@ enum refit_status refit_holding_init(struct refit_holding *holding, struct refit
     refit_rate_init(&holding->rate, config->rate_bytes_per_s);
     pthread_mutex_init(&holding->threads_lock, NULL);
     pthread_mutex_init(&holding->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&holding->event, &attributes);
-    pthread_condattr_destroy(&attributes);
+    refit_cond_init(&holding->event);
     return REFIT_OK;
 }
 

@@ -16,7 +16,6 @@ struct refit_inbox {
 
 enum refit_status refit_inbox_create(size_t capacity, struct refit_inbox **out, struct refit_error *err)
 {
-    pthread_condattr_t attributes;
     struct refit_inbox *inbox = calloc(1, sizeof *inbox);
     if (inbox)
         inbox->ring = calloc(capacity ? capacity : 1, sizeof *inbox->ring);
@@ -26,10 +25,7 @@ enum refit_status refit_inbox_create(size_t capacity, struct refit_inbox **out, 
     }
     inbox->capacity = capacity ? capacity : 1;
     pthread_mutex_init(&inbox->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&inbox->event, &attributes);
-    pthread_condattr_destroy(&attributes);
+    refit_cond_init(&inbox->event);
     *out = inbox;
     return REFIT_OK;
 }

@@ -324,7 +324,6 @@ static enum refit_status start_workers(struct refit_local_receiver *receiver, st
 enum refit_status refit_local_receiver_create(const struct refit_endpoint_config *config,
                                               struct refit_local_receiver **out, struct refit_error *err)
 {
-    pthread_condattr_t attributes;
     struct refit_local_receiver *receiver = calloc(1, sizeof *receiver);
     if (!receiver)
         return refit_fail_alloc(err, "an endpoint", sizeof *receiver);
@@ -334,11 +333,8 @@ enum refit_status refit_local_receiver_create(const struct refit_endpoint_config
         free(receiver);
         return status;
     }
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&receiver->work, NULL);
-    pthread_cond_init(&receiver->paced, &attributes);
-    pthread_condattr_destroy(&attributes);
+    refit_cond_init(&receiver->paced);
     status = start_workers(receiver, err);
     if (status != REFIT_OK) {
         refit_transport_local.close(&receiver->base.base);

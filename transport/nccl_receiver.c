@@ -227,15 +227,6 @@ static enum refit_status start(struct refit_nccl_receiver *receiver, struct refi
     return status == REFIT_OK ? refit_receiving_listen(&receiver->base, REFIT_GATE_NCCL, admit, err) : status;
 }
 
-static void init_work(struct refit_nccl_receiver *receiver)
-{
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&receiver->work, &attributes);
-    pthread_condattr_destroy(&attributes);
-}
-
 enum refit_status refit_nccl_receiver_open(const struct refit_endpoint_config *config, struct refit_endpoint **out,
                                            struct refit_error *err)
 {
@@ -253,7 +244,7 @@ enum refit_status refit_nccl_receiver_open(const struct refit_endpoint_config *c
         free(receiver);
         return status;
     }
-    init_work(receiver);
+    refit_cond_init(&receiver->work);
     status = add_lanes(receiver, err);
     if (status == REFIT_OK)
         status = start(receiver, err);

@@ -81,21 +81,18 @@ static void endpoint_close(struct refit_endpoint *endpoint)
     endpoint->ops->close(endpoint);
 }
 
+/* Of every transport: what its endpoints do, their own tables say. */
+#define ENDPOINT_OPERATIONS                                                                                            \
+    .card = endpoint_card, .connect = endpoint_connect, .post = endpoint_post, .look = endpoint_look,                  \
+    .drop = endpoint_drop, .wait_done = endpoint_wait_done, .finish = endpoint_finish, .stats = endpoint_stats,        \
+    .abort = endpoint_abort, .close = endpoint_close
+
 const struct refit_transport refit_transport_tcp = {
     .name = "tcp",
     .traits = 0,
     .probe = refit_tcp_probe,
     .open = refit_tcp_open,
-    .card = endpoint_card,
-    .connect = endpoint_connect,
-    .post = endpoint_post,
-    .look = endpoint_look,
-    .drop = endpoint_drop,
-    .wait_done = endpoint_wait_done,
-    .finish = endpoint_finish,
-    .stats = endpoint_stats,
-    .abort = endpoint_abort,
-    .close = endpoint_close,
+    ENDPOINT_OPERATIONS,
 };
 
 const struct refit_transport refit_transport_local = {
@@ -103,16 +100,7 @@ const struct refit_transport refit_transport_local = {
     .traits = REFIT_TRAIT_SAME_HOST,
     .probe = refit_local_probe,
     .open = refit_local_open,
-    .card = endpoint_card,
-    .connect = endpoint_connect,
-    .post = endpoint_post,
-    .look = endpoint_look,
-    .drop = endpoint_drop,
-    .wait_done = endpoint_wait_done,
-    .finish = endpoint_finish,
-    .stats = endpoint_stats,
-    .abort = endpoint_abort,
-    .close = endpoint_close,
+    ENDPOINT_OPERATIONS,
 };
 
 const struct refit_transport refit_transport_nccl = {
@@ -120,16 +108,7 @@ const struct refit_transport refit_transport_nccl = {
     .traits = REFIT_TRAIT_DEVICE | REFIT_TRAIT_STATIC_ORDER,
     .probe = refit_nccl_probe,
     .open = refit_nccl_open,
-    .card = endpoint_card,
-    .connect = endpoint_connect,
-    .post = endpoint_post,
-    .look = endpoint_look,
-    .drop = endpoint_drop,
-    .wait_done = endpoint_wait_done,
-    .finish = endpoint_finish,
-    .stats = endpoint_stats,
-    .abort = endpoint_abort,
-    .close = endpoint_close,
+    ENDPOINT_OPERATIONS,
 };
 
 /* A copy within the host beats a socket wherever it is possible; so does what goes from GPU to GPU. */

@@ -154,14 +154,11 @@ static void init_paths(struct world *world)
 
 void world_init(struct world *world, unsigned rows)
 {
-    pthread_condattr_t attr;
     memset(world, 0, sizeof *world);
     refit_log_setup(REFIT_LOG_ERROR, REFIT_LOG_TEXT, "test"); /* aborted refits are what these tests are about */
     init_paths(world);
     pthread_mutex_init(&world->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&world->moved, &attr);
+    refit_cond_init(&world->moved);
     snprintf(world->lead, sizeof world->lead, "trainer");
     world->source = take_layout(world_source_text(rows, ""));
     world->destination = take_layout(destination_text(rows));
