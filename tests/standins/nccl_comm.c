@@ -46,7 +46,8 @@ void nccl_fail(struct ncclComm *comm, ncclResult_t error, const char *format, ..
     va_list arguments;
     va_start(arguments, format);
     pthread_mutex_lock(&comm->lock);
-    if (comm->state == ncclSuccess || comm->state == ncclInProgress) {
+    /* What a revoke ends is no error, however it ends. */
+    if (!comm->revoked && (comm->state == ncclSuccess || comm->state == ncclInProgress)) {
         comm->state = error;
         vsnprintf(comm->last_error, sizeof comm->last_error, format, arguments);
     }

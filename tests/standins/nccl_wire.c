@@ -84,6 +84,8 @@ static ssize_t move_bytes(struct run *run, struct lane *lane)
     uint64_t offset = in_header ? lane->done : lane->done - sizeof lane->header;
     uint8_t *base = in_header ? (uint8_t *)&lane->header : lane->damaged ? lane->damaged : lane->op->buffer;
     uint64_t bytes = (in_header ? sizeof lane->header : lane->op->bytes) - offset;
+    if (run->dies && bytes > run->fatal - run->moved)
+        bytes = run->fatal - run->moved; /* or one call could move all while the peer reads, and nobody be missed */
     if (lane->sends)
         return send(fd, base + offset, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
     return recv(fd, base + offset, bytes, MSG_DONTWAIT);
