@@ -137,15 +137,15 @@ static void destroy(struct refit_engine *engine)
     pthread_cond_destroy(&engine->changed);
     pthread_mutex_destroy(&engine->lock);
     free(engine->socket_path);
-    free(engine);
+    refit_engine_home_destroy(engine);
 }
 
 static enum refit_status create(const struct refit_engine_config *config, struct refit_engine **out,
                                 struct refit_error *err)
 {
-    struct refit_engine *engine = calloc(1, sizeof *engine);
+    struct refit_engine *engine = refit_engine_home_create(err);
     if (!engine)
-        return refit_fail_alloc(err, "an engine", sizeof *engine);
+        return REFIT_NO_MEMORY;
     engine->rank = config->rank;
     engine->ranks = config->ranks;
     engine->prepare = config->prepare;

@@ -46,8 +46,10 @@ enum refit_engine_state { REFIT_ENGINE_STARTING, REFIT_ENGINE_ATTACHED, REFIT_EN
 
 struct refit_engine {
     _Atomic(struct refit_claim *) claim;  /* stored again after every remapping: it orders table writes for readers */
+    uint32_t rank;                        /* the hot path reads it: of the same cache line */
+    uint32_t buffer_count;
     const void **table[REFIT_SLOTS_MAX];  /* buffer_count pointers each; they change only while the slot is idle */
-    uint32_t rank, ranks, slots;
+    uint32_t ranks, slots;
     uint64_t slot_bytes;
     bool stable;                          /* the application can do with no other than constant addresses */
     enum refit_swap_mode swap;
@@ -61,11 +63,11 @@ struct refit_engine {
 
     struct refit_engine_buffer_info *buffers;
     uint32_t *order;
-    uint32_t buffer_count;
 
     struct refit_arena *arena[REFIT_SLOTS_MAX];
     struct refit_slot_identity identity[REFIT_SLOTS_MAX];
     struct refit_engine_page *page; /* the current one, then the earlier ones */
+    uint32_t home_used;             /* places for pages that are or were taken */
 
     struct refit_layout *layout;
     int layout_fd;
@@ -91,6 +93,14 @@ struct refit_engine {
     enum refit_engine_state state; /* under lock, as is error */
     struct refit_error error;
 };
+
+/* --- home.c */
+/* All zeros; NULL: `err` says why. */
+struct refit_engine *refit_engine_home_create(struct refit_error *err);
+void refit_engine_home_destroy(struct refit_engine *engine);
+/* The claim page `fd`, for reading and writing, beside the engine while there is room; MAP_FAILED and errno. */
+void *refit_engine_home_map(struct refit_engine *engine, int fd);
+void refit_engine_home_unmap(struct refit_engine *engine, void *at);
 
 /* --- buffers.c */
 enum refit_status refit_engine_buffers_load(struct refit_engine *engine, struct refit_error *err);

@@ -31,22 +31,24 @@ static bool slot_idle(const struct refit_engine *engine, uint32_t slot)
 
 /* --- the claim page ---------------------------------------------------------------------------------------- */
 
-static void page_destroy(struct refit_engine_page *page)
+static void page_destroy(struct refit_engine *engine, struct refit_engine_page *page)
 {
     if (page->claim && page->claim->magic == REFIT_CLAIM_MAGIC)
         refit_claim_close(page->claim);
     if (page->claim)
-        munmap(page->claim, REFIT_CLAIM_BYTES);
+        refit_engine_home_unmap(engine, page->claim);
     refit_io_close(&page->fd);
     free(page);
 }
 
-static enum refit_status page_map(struct refit_engine_page *page, int fd, uint32_t slots, struct refit_error *err)
+static enum refit_status page_map(struct refit_engine *engine, struct refit_engine_page *page, int fd,
+                                  struct refit_error *err)
 {
+    const uint32_t slots = engine->slots;
     page->fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
     if (page->fd < 0)
         return refit_fail_errno(err, errno, "claim page: duplicate descriptor");
-    void *at = mmap(NULL, REFIT_CLAIM_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, page->fd, 0);
+    void *at = refit_engine_home_map(engine, page->fd);
     if (at == MAP_FAILED)
         return refit_fail_errno(err, errno, "claim page: map");
     page->claim = at;
@@ -59,7 +61,8 @@ static enum refit_status page_map(struct refit_engine_page *page, int fd, uint32
     return REFIT_OK;
 }
 
-static enum refit_status page_create(int fd, uint32_t slots, struct refit_engine_page **out, struct refit_error *err)
+static enum refit_status page_create(struct refit_engine *engine, int fd, struct refit_engine_page **out,
+                                     struct refit_error *err)
 {
     struct refit_engine_page *page = calloc(1, sizeof *page);
     if (!page)
@@ -67,9 +70,9 @@ static enum refit_status page_create(int fd, uint32_t slots, struct refit_engine
     page->fd = -1;
     enum refit_status status = refit_slot_identify(fd, &page->identity, err);
     if (status == REFIT_OK)
-        status = page_map(page, fd, slots, err);
+        status = page_map(engine, page, fd, err);
     if (status != REFIT_OK) {
-        page_destroy(page);
+        page_destroy(engine, page);
         return status;
     }
     *out = page;
@@ -275,7 +278,7 @@ enum refit_status refit_engine_map_all(struct refit_engine *engine, const struct
     for (uint32_t slot = 0; status == REFIT_OK && slot < engine->slots; slot++)
         status = open_slot(engine, slot, fds[slot + 1], &attached->device, &mappings[slot], err);
     if (status == REFIT_OK && !keeps_page(engine, fds[0]))
-        status = page_create(fds[0], engine->slots, &page, err);
+        status = page_create(engine, fds[0], &page, err);
     if (status != REFIT_OK)
         goto release_mappings;
     install(engine, page, mappings);
@@ -302,6 +305,6 @@ void refit_engine_unmap(struct refit_engine *engine)
     while (engine->page) {
         struct refit_engine_page *page = engine->page;
         engine->page = page->next;
-        page_destroy(page);
+        page_destroy(engine, page);
     }
 }

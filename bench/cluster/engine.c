@@ -87,16 +87,17 @@ static void read_weights(struct server *s, const struct refit_pin *pin)
 
 static void serve_one(struct server *s, int64_t due_ns, uint32_t *acquired)
 {
+    struct refit_engine *engine = s->engine;
     for (uint32_t step = 0; step < STEPS; step++) {
         struct refit_pin pin;
         int64_t before = refit_clock_ns();
-        enum refit_status status = refit_engine_acquire(s->engine, REFIT_LATEST, &pin);
+        enum refit_status status = refit_engine_acquire(engine, REFIT_LATEST, &pin);
         int64_t took = refit_clock_ns() - before;
         acquired[step] = took < UINT32_MAX ? (uint32_t)took : UINT32_MAX;
         if (status != REFIT_OK)
             return;
         read_weights(s, &pin);
-        refit_engine_release(s->engine, &pin);
+        refit_engine_release(engine, &pin);
     }
     int64_t latency = (refit_clock_ns() - due_ns) / 1000;
     pthread_mutex_lock(&s->lock);

@@ -320,6 +320,24 @@ static void an_engine_that_comes_back_too_late_gets_the_next_version(void **stat
     assert_reads(world, 0, 2);
 }
 
+/* More claim pages than have a place beside the engine; each earlier one is as good as gone. */
+static void an_engine_outlives_any_number_of_forgetful_refitds(void **state)
+{
+    struct bank_world *world = *state;
+    start_replica(world, 1, 2, "uid");
+    for (uint64_t version = 1; version <= 12; version++) {
+        put(world, version);
+        assert_reads(world, 0, version);
+        kill_process(world, BANK);
+        unlink(world->state_path);
+        start_bank(world, BANK, 1, 2, "uid", ADOPT);
+        await_nothing_served(world);
+        await_answer(world, BANK, "snapshot", "attached=1");
+    }
+    put(world, 13);
+    assert_reads(world, 0, 13);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, bank_world_setup, bank_world_teardown)
 
 int main(void)
@@ -336,6 +354,7 @@ int main(void)
         TEST(a_version_is_lost_with_one_of_its_ranks),
         TEST(without_engines_it_starts_empty_when_the_time_is_over),
         TEST(an_engine_that_comes_back_too_late_gets_the_next_version),
+        TEST(an_engine_outlives_any_number_of_forgetful_refitds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
