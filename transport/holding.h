@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The holding end of any transport: a ledger of what it tallied and how its connections ended, and the loop that serves
- * one connection: grants in, batches out, signs of life between.
+ * The holding end of any transport: its operations, a ledger of what it tallied and how its connections ended, and the
+ * loop that serves one connection: grants in, batches out, signs of life between. A transport adds how it dials.
  */
 #ifndef REFIT_TRANSPORT_HOLDING_H
 #define REFIT_TRANSPORT_HOLDING_H
@@ -13,8 +13,22 @@
 #include "transport/fair.h"
 #include "transport/view.h"
 
+struct refit_holding;
+
+/* What a transport adds. `threads_lock` is held in dial and reap, `lock` in none. */
+struct refit_holding_kind {
+    /* Starts its threads (refit_holding_began). What an error leaves is hung up and reaped. */
+    enum refit_status (*dial)(struct refit_holding *holding, const json_t *card, struct refit_deadline deadline,
+                              struct refit_error *err);
+    void (*hang_up)(struct refit_holding *holding); /* from any thread; NULL: the wake descriptor is enough */
+    void (*reap)(struct refit_holding *holding);    /* joins threads that have ended or are about to */
+    void (*release)(struct refit_holding *holding); /* all that is its own; NULL: nothing */
+};
+
+/* The first member of every holder. */
 struct refit_holding {
-    struct refit_endpoint *endpoint;
+    struct refit_endpoint base;
+    const struct refit_holding_kind *kind;
     struct refit_view view;
     struct refit_rate rate;
     pthread_mutex_t threads_lock; /* starting and joining threads; taken before `lock` */
@@ -27,19 +41,16 @@ struct refit_holding {
     struct refit_fair_member member;
 };
 
-REFIT_MUST_CHECK enum refit_status refit_holding_init(struct refit_holding *holding, struct refit_endpoint *endpoint,
+/* `holding` is the first member of heap memory, all zeros but for what `kind` needs; closing frees it. After an error
+ * there is nothing to close, and it is the caller's still. */
+REFIT_MUST_CHECK enum refit_status refit_holding_open(struct refit_holding *holding,
+                                                      const struct refit_holding_kind *kind,
+                                                      const struct refit_endpoint_config *config,
                                                       struct refit_error *err);
-void refit_holding_release(struct refit_holding *holding);
-
-/* Before dialling: nothing may be running. */
-enum refit_status refit_holding_reconnect(struct refit_holding *holding, struct refit_error *err);
 /* With the lock held, before a connection's thread starts: REFIT_ABORTED once stopped. */
 enum refit_status refit_holding_began(struct refit_holding *holding, struct refit_error *err);
 /* By a connection's thread as its last act. */
 void refit_holding_ended(struct refit_holding *holding, enum refit_status status, const struct refit_error *why);
-enum refit_status refit_holding_wait(struct refit_holding *holding, struct refit_deadline deadline,
-                                     struct refit_error *err);
-void refit_holding_stop(struct refit_holding *holding);
 
 /* ---- one connection ---- */
 

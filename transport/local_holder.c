@@ -22,7 +22,6 @@
 #define GREETING_PACKET 8192
 
 struct local_holder {
-    struct refit_endpoint base;
     struct refit_holding holding;
     struct refit_serving serving;
     struct refit_stream stream; /* of packets; its fd under holding.lock */
@@ -40,7 +39,7 @@ struct local_holder {
 static enum refit_status read_batch(struct local_holder *holder, const struct refit_arena *arena,
                                     struct refit_walk walk, uint32_t slot_plus_1, struct refit_error *err)
 {
-    struct refit_endpoint_counters *counters = &holder->base.counters;
+    struct refit_endpoint_counters *counters = &holder->holding.base.counters;
     struct refit_completion completion;
     enum refit_status status;
     int64_t start = refit_clock_ns();
@@ -72,7 +71,7 @@ static enum refit_status send_digests(struct local_holder *holder, const struct 
         refit_digests_encode(&holder->segments, first, count, at + sizeof frame + sizeof first + sizeof total);
         struct iovec iov = {.iov_base = at,
                             .iov_len = sizeof frame + sizeof first + sizeof total + (size_t)count * REFIT_DIGEST_BYTES};
-        enum refit_status status = refit_stream_send(&holder->stream, &iov, 1, 0, holder->base.wake, err);
+        enum refit_status status = refit_stream_send(&holder->stream, &iov, 1, 0, holder->holding.base.wake, err);
         if (status != REFIT_OK)
             return status;
         first += count;
@@ -83,7 +82,7 @@ static enum refit_status send_digests(struct local_holder *holder, const struct 
 static enum refit_status send_batch(struct refit_serving *serving, const struct refit_owed *owed,
                                     struct refit_error *err)
 {
-    struct local_holder *holder = (struct local_holder *)serving->holding->endpoint;
+    struct local_holder *holder = (struct local_holder *)serving->holding;
     const struct refit_frame *grant = &owed->grant;
     const struct refit_arena *arena;
     struct refit_walk walk;
@@ -113,7 +112,7 @@ static void *holder_run(void *arg)
 
 static enum refit_status ring_create(struct local_holder *holder, struct refit_error *err)
 {
-    unsigned slots = holder->base.config.streams * REFIT_GRANTS_PER_STREAM;
+    unsigned slots = holder->holding.base.config.streams * REFIT_GRANTS_PER_STREAM;
     if (slots > REFIT_LOCAL_RING_SLOTS_MAX)
         slots = REFIT_LOCAL_RING_SLOTS_MAX;
     size_t bytes = (size_t)slots * REFIT_BATCH_BYTES_MAX;
@@ -145,13 +144,13 @@ static enum refit_status send_greeting(struct local_holder *holder, int fd, stru
 {
     struct refit_buf greeting;
     refit_buf_init(&greeting, REFIT_GREETING_HEAD_BYTES + REFIT_OFFER_MAX * (size_t)REFIT_GREETING_EDGE_BYTES);
-    enum refit_status status = refit_greeting_encode(&holder->base.config, 0, 0, &greeting, err);
+    enum refit_status status = refit_greeting_encode(&holder->holding.base.config, 0, 0, &greeting, err);
     /* The head is a packet of its own: the listener reads no further before it has proven the token. */
     for (size_t at = 0, part = REFIT_GREETING_HEAD_BYTES; status == REFIT_OK && at < greeting.len; at += part) {
         if (at > 0)
             part = greeting.len - at < GREETING_PACKET ? greeting.len - at : GREETING_PACKET;
         struct iovec iov = {.iov_base = greeting.data + at, .iov_len = part};
-        status = refit_wire_send(fd, &iov, 1, 0, holder->base.wake, deadline, err);
+        status = refit_wire_send(fd, &iov, 1, 0, holder->holding.base.wake, deadline, err);
     }
     refit_buf_release(&greeting);
     return status;
@@ -161,13 +160,13 @@ static enum refit_status send_greeting(struct local_holder *holder, int fd, stru
 static enum refit_status introduce(struct local_holder *holder, int fd, struct refit_deadline deadline,
                                    struct refit_error *err)
 {
-    int wake = holder->base.wake;
+    int wake = holder->holding.base.wake;
     struct refit_stream stream = {.fd = fd};
     enum refit_status status = send_greeting(holder, fd, deadline, err);
     if (status == REFIT_OK || status == REFIT_PEER)
         status = refit_greeting_await(&stream, wake, deadline, err);
     if (status == REFIT_OK)
-        status = refit_local_pieces_send(fd, &holder->holding.view, holder->base.config.landed != NULL,
+        status = refit_local_pieces_send(fd, &holder->holding.view, holder->holding.base.config.landed != NULL,
                                          holder->ring_fd, holder->ring_slots, wake, deadline, err);
     if (status == REFIT_OK)
         status = refit_greeting_await(&stream, wake, deadline, err);
@@ -187,9 +186,9 @@ static enum refit_status parse_card(const json_t *card, struct sockaddr_un *addr
     return REFIT_OK;
 }
 
-/* holding.threads_lock is held, holding.lock is not. */
-static void reap(struct local_holder *holder)
+static void reap(struct refit_holding *holding)
 {
+    struct local_holder *holder = (struct local_holder *)holding;
     if (holder->has_thread)
         pthread_join(holder->thread, NULL);
     holder->has_thread = false;
@@ -219,19 +218,17 @@ static enum refit_status start(struct local_holder *holder, int fd, struct refit
     return status;
 }
 
-static enum refit_status connect_card(struct local_holder *holder, const json_t *card, struct refit_deadline deadline,
-                                      struct refit_error *err)
+static enum refit_status dial(struct refit_holding *holding, const json_t *card, struct refit_deadline deadline,
+                              struct refit_error *err)
 {
+    struct local_holder *holder = (struct local_holder *)holding;
     struct sockaddr_un address;
     int fd = -1;
-    enum refit_status status = refit_holding_reconnect(&holder->holding, err);
-    if (status == REFIT_OK)
-        status = parse_card(card, &address, err);
+    enum refit_status status = parse_card(card, &address, err);
     if (status != REFIT_OK)
         return status;
-    reap(holder);
     status = refit_address_dial((struct sockaddr *)&address, sizeof address, SOCK_SEQPACKET, address.sun_path,
-                                holder->base.wake, deadline, &fd, err);
+                                holder->holding.base.wake, deadline, &fd, err);
     if (status == REFIT_OK)
         status = introduce(holder, fd, deadline, err);
     if (status == REFIT_OK)
@@ -239,57 +236,31 @@ static enum refit_status connect_card(struct local_holder *holder, const json_t 
     if (status == REFIT_OK)
         return REFIT_OK;
     refit_io_close(&fd);
-    return refit_error_prefix(err, status, "refit %s, holder %u, dialling %s", holder->base.config.refit_id,
-                              holder->base.config.holder, address.sun_path);
+    return refit_error_prefix(err, status, "refit %s, holder %u, dialling %s", holder->holding.base.config.refit_id,
+                              holder->holding.base.config.holder, address.sun_path);
 }
 
-/* ---- operations ---- */
-
-static enum refit_status holder_connect(struct refit_endpoint *endpoint, const json_t *card,
-                                        struct refit_deadline deadline, struct refit_error *err)
+static void hang_up(struct refit_holding *holding)
 {
-    struct local_holder *holder = (struct local_holder *)endpoint;
-    pthread_mutex_lock(&holder->holding.threads_lock);
-    enum refit_status status = connect_card(holder, card, deadline, err);
-    pthread_mutex_unlock(&holder->holding.threads_lock);
-    return status;
-}
-
-static enum refit_status holder_wait_done(struct refit_endpoint *endpoint, struct refit_deadline deadline,
-                                          struct refit_error *err)
-{
-    return refit_holding_wait(&((struct local_holder *)endpoint)->holding, deadline, err);
-}
-
-static void holder_abort(struct refit_endpoint *endpoint)
-{
-    struct local_holder *holder = (struct local_holder *)endpoint;
-    refit_endpoint_stop(endpoint);
-    refit_holding_stop(&holder->holding);
-    pthread_mutex_lock(&holder->holding.lock);
+    struct local_holder *holder = (struct local_holder *)holding;
+    pthread_mutex_lock(&holding->lock);
     if (holder->stream.fd >= 0)
         refit_stream_shutdown(&holder->stream);
-    pthread_mutex_unlock(&holder->holding.lock);
-    pthread_mutex_lock(&holder->holding.threads_lock);
-    reap(holder);
-    pthread_mutex_unlock(&holder->holding.threads_lock);
+    pthread_mutex_unlock(&holding->lock);
 }
 
-static void holder_close(struct refit_endpoint *endpoint)
+static void release(struct refit_holding *holding)
 {
-    struct local_holder *holder = (struct local_holder *)endpoint;
+    struct local_holder *holder = (struct local_holder *)holding;
     ring_destroy(holder);
     refit_segments_release(&holder->segments);
-    refit_holding_release(&holder->holding);
-    refit_endpoint_release(endpoint);
-    free(holder);
 }
 
-static const struct refit_endpoint_ops holder_ops = {
-    .connect = holder_connect,
-    .wait_done = holder_wait_done,
-    .abort = holder_abort,
-    .close = holder_close,
+static const struct refit_holding_kind local_kind = {
+    .dial = dial,
+    .hang_up = hang_up,
+    .reap = reap,
+    .release = release,
 };
 
 enum refit_status refit_local_holder_open(const struct refit_endpoint_config *config, struct refit_endpoint **out,
@@ -299,23 +270,16 @@ enum refit_status refit_local_holder_open(const struct refit_endpoint_config *co
     if (!holder)
         return refit_fail_alloc(err, "an endpoint", sizeof *holder);
     holder->stream.fd = holder->ring_fd = -1;
-    enum refit_status status = refit_endpoint_init(&holder->base, &holder_ops, config, err);
-    if (status != REFIT_OK)
-        goto fail_alloc;
-    status = refit_holding_init(&holder->holding, &holder->base, err);
-    if (status != REFIT_OK)
-        goto fail_endpoint;
-    refit_segments_init(&holder->segments, config->verify);
-    status = ring_create(holder, err);
+    enum refit_status status = refit_holding_open(&holder->holding, &local_kind, config, err);
     if (status != REFIT_OK) {
-        holder_close(&holder->base);
+        free(holder);
         return status;
     }
-    *out = &holder->base;
-    return REFIT_OK;
-fail_endpoint:
-    refit_endpoint_release(&holder->base);
-fail_alloc:
-    free(holder);
+    refit_segments_init(&holder->segments, config->verify);
+    status = ring_create(holder, err);
+    if (status == REFIT_OK)
+        *out = &holder->holding.base;
+    else
+        holder->holding.base.ops->close(&holder->holding.base);
     return status;
 }

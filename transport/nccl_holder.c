@@ -9,7 +9,6 @@
 #include "transport/nccl_sending.h"
 
 struct nccl_holder {
-    struct refit_endpoint base;
     struct refit_holding holding;
     struct refit_nccl_sending sending; /* its thread's, once that has begun */
     pthread_t thread;
@@ -38,9 +37,9 @@ static void *holder_run(void *arg)
     return NULL;
 }
 
-/* holding.threads_lock is held, holding.lock is not. */
-static void reap(struct nccl_holder *holder)
+static void reap(struct refit_holding *holding)
 {
+    struct nccl_holder *holder = (struct nccl_holder *)holding;
     if (holder->has_thread)
         pthread_join(holder->thread, NULL);
     holder->has_thread = false;
@@ -66,7 +65,7 @@ static enum refit_status meet(struct nccl_holder *holder, const json_t *card, co
     struct refit_stream stream = {.fd = -1};
     enum refit_status status = check_version(holder, card, target->text, err);
     if (status == REFIT_OK)
-        status = refit_target_dial(target, &holder->base, 0, REFIT_GREETING_NCCL, deadline, &stream, err);
+        status = refit_target_dial(target, &holder->holding.base, 0, REFIT_GREETING_NCCL, deadline, &stream, err);
     if (status == REFIT_OK)
         status = refit_nccl_sending_introduce(&holder->sending, &stream, deadline, err);
     if (status != REFIT_OK && stream.fd >= 0)
@@ -88,69 +87,30 @@ static enum refit_status start(struct nccl_holder *holder, struct refit_error *e
     return status;
 }
 
-static enum refit_status connect_card(struct nccl_holder *holder, const json_t *card, struct refit_deadline deadline,
-                                      struct refit_error *err)
+/* What waits sees the wake descriptor: this while it dials, and the thread between two looks at its devices. */
+static enum refit_status dial(struct refit_holding *holding, const json_t *card, struct refit_deadline deadline,
+                              struct refit_error *err)
 {
+    struct nccl_holder *holder = (struct nccl_holder *)holding;
     struct refit_target target;
-    enum refit_status status = refit_holding_reconnect(&holder->holding, err);
-    if (status == REFIT_OK)
-        status = refit_target_parse(card, holder->base.config.tls, &target, err);
+    enum refit_status status = refit_target_parse(card, holder->holding.base.config.tls, &target, err);
     if (status != REFIT_OK)
         return status;
-    reap(holder);
     status = meet(holder, card, &target, deadline, err);
     if (status == REFIT_OK)
         status = start(holder, err);
     if (status == REFIT_OK)
         return REFIT_OK;
-    return refit_error_prefix(err, status, "refit %s, holder %u, dialling %s", holder->base.config.refit_id,
-                              holder->base.config.holder, target.text);
+    return refit_error_prefix(err, status, "refit %s, holder %u, dialling %s", holder->holding.base.config.refit_id,
+                              holder->holding.base.config.holder, target.text);
 }
 
-/* ---- operations ---- */
-
-static enum refit_status holder_connect(struct refit_endpoint *endpoint, const json_t *card,
-                                        struct refit_deadline deadline, struct refit_error *err)
+static void release(struct refit_holding *holding)
 {
-    struct nccl_holder *holder = (struct nccl_holder *)endpoint;
-    pthread_mutex_lock(&holder->holding.threads_lock);
-    enum refit_status status = connect_card(holder, card, deadline, err);
-    pthread_mutex_unlock(&holder->holding.threads_lock);
-    return status;
+    refit_nccl_sending_close(&((struct nccl_holder *)holding)->sending);
 }
 
-static enum refit_status holder_wait_done(struct refit_endpoint *endpoint, struct refit_deadline deadline,
-                                          struct refit_error *err)
-{
-    return refit_holding_wait(&((struct nccl_holder *)endpoint)->holding, deadline, err);
-}
-
-/* What waits sees the wake descriptor: a connect that is dialling, and the thread between two looks at its devices. */
-static void holder_abort(struct refit_endpoint *endpoint)
-{
-    struct nccl_holder *holder = (struct nccl_holder *)endpoint;
-    refit_endpoint_stop(endpoint);
-    refit_holding_stop(&holder->holding);
-    pthread_mutex_lock(&holder->holding.threads_lock);
-    reap(holder);
-    pthread_mutex_unlock(&holder->holding.threads_lock);
-}
-
-static void holder_close(struct refit_endpoint *endpoint)
-{
-    struct nccl_holder *holder = (struct nccl_holder *)endpoint;
-    refit_nccl_sending_close(&holder->sending);
-    refit_holding_release(&holder->holding);
-    refit_endpoint_release(endpoint);
-    free(holder);
-}
-
-static const struct refit_endpoint_ops holder_ops = {
-    .connect = holder_connect,
-    .wait_done = holder_wait_done,
-    .abort = holder_abort,
-    .close = holder_close,
-};
+static const struct refit_holding_kind nccl_kind = {.dial = dial, .reap = reap, .release = release};
 
 enum refit_status refit_nccl_holder_open(const struct refit_endpoint_config *config, struct refit_endpoint **out,
                                          struct refit_error *err)
@@ -160,22 +120,15 @@ enum refit_status refit_nccl_holder_open(const struct refit_endpoint_config *con
         return refit_fail_alloc(err, "an endpoint", sizeof *holder);
     struct refit_endpoint_config own = *config;
     own.streams = 1;
-    enum refit_status status = refit_endpoint_init(&holder->base, &holder_ops, &own, err);
-    if (status != REFIT_OK)
-        goto fail_alloc;
-    status = refit_holding_init(&holder->holding, &holder->base, err);
-    if (status != REFIT_OK)
-        goto fail_endpoint;
-    status = refit_nccl_sending_open(&holder->sending, &holder->holding, err);
+    enum refit_status status = refit_holding_open(&holder->holding, &nccl_kind, &own, err);
     if (status != REFIT_OK) {
-        holder_close(&holder->base);
+        free(holder);
         return status;
     }
-    *out = &holder->base;
-    return REFIT_OK;
-fail_endpoint:
-    refit_endpoint_release(&holder->base);
-fail_alloc:
-    free(holder);
+    status = refit_nccl_sending_open(&holder->sending, &holder->holding, err);
+    if (status == REFIT_OK)
+        *out = &holder->holding.base;
+    else
+        holder->holding.base.ops->close(&holder->holding.base);
     return status;
 }

@@ -15,7 +15,7 @@
 
 static struct refit_endpoint *endpoint_of(const struct refit_nccl_sending *sending)
 {
-    return sending->holding->endpoint;
+    return &sending->holding->base;
 }
 
 static struct refit_deadline patience(const struct refit_nccl_sending *sending)
@@ -574,7 +574,7 @@ static enum refit_status add_source(struct refit_nccl_sending *sending, const st
 enum refit_status refit_nccl_sending_open(struct refit_nccl_sending *sending, struct refit_holding *holding,
                                           struct refit_error *err)
 {
-    const struct refit_endpoint_config *config = &holding->endpoint->config;
+    const struct refit_endpoint_config *config = &holding->base.config;
     sending->holding = holding;
     sending->stream.fd = sending->news = -1;
     sending->turns = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

@@ -12,7 +12,7 @@ static enum refit_status send_alive(struct refit_serving *serving, struct refit_
 {
     struct refit_frame frame = {.type = REFIT_FRAME_ALIVE};
     struct iovec iov = {.iov_base = &frame, .iov_len = sizeof frame};
-    return refit_stream_send(serving->stream, &iov, 1, 0, serving->holding->endpoint->wake, err);
+    return refit_stream_send(serving->stream, &iov, 1, 0, serving->holding->base.wake, err);
 }
 
 enum refit_status refit_serving_pace(struct refit_serving *serving, uint64_t bytes, struct refit_error *err)
@@ -20,7 +20,7 @@ enum refit_status refit_serving_pace(struct refit_serving *serving, uint64_t byt
     int64_t due = refit_clock_ns();
     due += refit_rate_take(&serving->holding->rate, bytes, due);
     for (int64_t left; (left = due - refit_clock_ns()) > 0;) {
-        struct pollfd p[] = {{.fd = serving->holding->endpoint->wake, .events = POLLIN},
+        struct pollfd p[] = {{.fd = serving->holding->base.wake, .events = POLLIN},
                              {.fd = serving->stream->fd, .events = 0}};
         int64_t ms = (left + NS_PER_MS - 1) / NS_PER_MS;
         int n = poll(p, 2, ms < REFIT_ALIVE_MS ? (int)ms : REFIT_ALIVE_MS);
@@ -84,7 +84,7 @@ static enum refit_status take_frames(struct refit_serving *serving, struct refit
 /* The first one that has landed here; owed_count: all wait. */
 static unsigned find_ready(const struct refit_serving *serving)
 {
-    const struct refit_landed *landed = serving->holding->endpoint->config.landed;
+    const struct refit_landed *landed = serving->holding->base.config.landed;
     unsigned i = 0;
     while (i < serving->owed_count && landed &&
            !refit_landed_has(landed, serving->owed[i].edge, serving->owed[i].grant.batch))
@@ -113,11 +113,11 @@ static enum refit_status serve_one(struct refit_serving *serving, const struct r
                                    struct refit_error *err)
 {
     struct refit_holding *holding = serving->holding;
-    const struct refit_endpoint_config *config = &holding->endpoint->config;
+    const struct refit_endpoint_config *config = &holding->base.config;
     enum refit_status status = serving->send(serving, owed, err);
     if (status != REFIT_OK)
         return status;
-    refit_count(&holding->endpoint->counters.payload_bytes,
+    refit_count(&holding->base.counters.payload_bytes,
                 refit_batch_bytes(holding->view.plan, owed->edge, owed->grant.batch));
     if (config->tally && config->verify && refit_batch_set_add(holding->sent, owed->edge, owed->grant.batch))
         refit_segments_tally(serving->segments, config->tally);
@@ -127,7 +127,7 @@ static enum refit_status serve_one(struct refit_serving *serving, const struct r
 /* For a frame, or for a batch to land while some are owed; then with signs of life. */
 static enum refit_status wait_for_work(struct refit_serving *serving, struct refit_error *err)
 {
-    struct pollfd p[] = {{.fd = serving->holding->endpoint->wake, .events = POLLIN},
+    struct pollfd p[] = {{.fd = serving->holding->base.wake, .events = POLLIN},
                          {.fd = serving->stream->fd, .events = POLLIN},
                          {.fd = serving->owed_count > 0 ? serving->news : -1, .events = POLLIN}};
     int n = poll(p, 3, serving->owed_count > 0 ? REFIT_ALIVE_MS : -1);
@@ -153,7 +153,7 @@ static enum refit_status serve(struct refit_serving *serving, struct refit_error
             (void)refit_stream_post(serving->stream, &(struct refit_frame){.type = REFIT_FRAME_BYE});
             return REFIT_OK;
         }
-        if (refit_endpoint_stopping(serving->holding->endpoint))
+        if (refit_endpoint_stopping(&serving->holding->base))
             return refit_fail(err, REFIT_ABORTED, "aborted");
         /* Read before looking, so that what lands after the look wakes the wait. */
         if (serving->news >= 0)
@@ -166,7 +166,7 @@ static enum refit_status serve(struct refit_serving *serving, struct refit_error
 
 static enum refit_status subscribe(struct refit_serving *serving, struct refit_error *err)
 {
-    const struct refit_endpoint_config *config = &serving->holding->endpoint->config;
+    const struct refit_endpoint_config *config = &serving->holding->base.config;
     serving->news = -1;
     if (!config->landed && !config->fair)
         return REFIT_OK;
@@ -181,7 +181,7 @@ static enum refit_status subscribe(struct refit_serving *serving, struct refit_e
 
 static void unsubscribe(struct refit_serving *serving)
 {
-    struct refit_landed *landed = serving->holding->endpoint->config.landed;
+    struct refit_landed *landed = serving->holding->base.config.landed;
     if (serving->news >= 0 && landed)
         refit_landed_unsubscribe(landed, serving->news);
     refit_io_close(&serving->news);
@@ -189,7 +189,7 @@ static void unsubscribe(struct refit_serving *serving)
 
 enum refit_status refit_serving_run(struct refit_serving *serving, struct refit_error *err)
 {
-    refit_bulk_thread_nice(serving->holding->endpoint->config.nice);
+    refit_bulk_thread_nice(serving->holding->base.config.nice);
     enum refit_status status = subscribe(serving, err);
     refit_fair_open(&serving->place, &serving->holding->member, serving->news);
     if (status == REFIT_OK)

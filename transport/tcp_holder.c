@@ -24,7 +24,6 @@ struct outflow {
 };
 
 struct tcp_holder {
-    struct refit_endpoint base;
     struct refit_holding holding;
     struct outflow *flows[REFIT_STREAMS_MAX]; /* under holding.lock */
     unsigned flow_count;
@@ -55,9 +54,9 @@ static void flow_free(struct outflow *flow)
 /* Whose turn it is, is decided here: what lies in a socket has had its turn. */
 static void keep_queue_short(const struct tcp_holder *holder, int fd)
 {
-    int bytes = (int)refit_plan_batch_bytes(holder->base.config.plan);
+    int bytes = (int)refit_plan_batch_bytes(holder->holding.base.config.plan);
     bytes = bytes < UNSENT_MAX ? bytes : UNSENT_MAX;
-    if (holder->base.config.fair)
+    if (holder->holding.base.config.fair)
         setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof bytes);
 }
 
@@ -67,7 +66,7 @@ static enum refit_status dial(struct tcp_holder *holder, const struct refit_targ
     struct outflow *flow = malloc(sizeof *flow);
     if (!flow)
         return refit_fail_alloc(err, "a connection", sizeof *flow);
-    enum refit_status status = refit_target_dial(target, &holder->base, number, 0, deadline, &flow->stream, err);
+    enum refit_status status = refit_target_dial(target, &holder->holding.base, number, 0, deadline, &flow->stream, err);
     if (status != REFIT_OK) {
         free(flow);
         return status;
@@ -95,9 +94,9 @@ static enum refit_status add_flow(struct tcp_holder *holder, struct outflow *flo
     return status;
 }
 
-/* Joins what has ended or is about to. holding.threads_lock is held, holding.lock is not. */
-static void reap(struct tcp_holder *holder)
+static void reap(struct refit_holding *holding)
 {
+    struct tcp_holder *holder = (struct tcp_holder *)holding;
     struct outflow *flows[REFIT_STREAMS_MAX];
     pthread_mutex_lock(&holder->holding.lock);
     unsigned count = holder->flow_count;
@@ -110,17 +109,15 @@ static void reap(struct tcp_holder *holder)
     }
 }
 
-static enum refit_status connect_all(struct tcp_holder *holder, const json_t *card, struct refit_deadline deadline,
-                                     struct refit_error *err)
+static enum refit_status dial_all(struct refit_holding *holding, const json_t *card, struct refit_deadline deadline,
+                                  struct refit_error *err)
 {
+    struct tcp_holder *holder = (struct tcp_holder *)holding;
     struct refit_target target;
-    enum refit_status status = refit_holding_reconnect(&holder->holding, err);
-    if (status == REFIT_OK)
-        status = refit_target_parse(card, holder->base.config.tls, &target, err);
+    enum refit_status status = refit_target_parse(card, holder->holding.base.config.tls, &target, err);
     if (status != REFIT_OK)
         return status;
-    reap(holder);
-    for (unsigned i = 0; i < holder->base.config.streams && status == REFIT_OK; i++) {
+    for (unsigned i = 0; i < holder->holding.base.config.streams && status == REFIT_OK; i++) {
         struct outflow *flow = NULL;
         status = dial(holder, &target, i, deadline, &flow, err);
         if (status == REFIT_OK)
@@ -130,66 +127,20 @@ static enum refit_status connect_all(struct tcp_holder *holder, const json_t *ca
     }
     if (status == REFIT_OK)
         return REFIT_OK;
-    return refit_error_prefix(err, status, "refit %s, holder %u, dialling %s", holder->base.config.refit_id,
-                              holder->base.config.holder, target.text);
+    return refit_error_prefix(err, status, "refit %s, holder %u, dialling %s", holder->holding.base.config.refit_id,
+                              holder->holding.base.config.holder, target.text);
 }
 
-static void hang_up(struct tcp_holder *holder)
+static void hang_up(struct refit_holding *holding)
 {
+    struct tcp_holder *holder = (struct tcp_holder *)holding;
     pthread_mutex_lock(&holder->holding.lock);
     for (unsigned i = 0; i < holder->flow_count; i++)
         refit_stream_shutdown(&holder->flows[i]->stream);
     pthread_mutex_unlock(&holder->holding.lock);
 }
 
-/* ---- operations ---- */
-
-static enum refit_status holder_connect(struct refit_endpoint *endpoint, const json_t *card,
-                                        struct refit_deadline deadline, struct refit_error *err)
-{
-    struct tcp_holder *holder = (struct tcp_holder *)endpoint;
-    pthread_mutex_lock(&holder->holding.threads_lock);
-    enum refit_status status = connect_all(holder, card, deadline, err);
-    if (status != REFIT_OK) {
-        hang_up(holder);
-        reap(holder);
-    }
-    pthread_mutex_unlock(&holder->holding.threads_lock);
-    return status;
-}
-
-static enum refit_status holder_wait_done(struct refit_endpoint *endpoint, struct refit_deadline deadline,
-                                          struct refit_error *err)
-{
-    return refit_holding_wait(&((struct tcp_holder *)endpoint)->holding, deadline, err);
-}
-
-static void holder_abort(struct refit_endpoint *endpoint)
-{
-    struct tcp_holder *holder = (struct tcp_holder *)endpoint;
-    refit_endpoint_stop(endpoint);
-    refit_holding_stop(&holder->holding);
-    hang_up(holder);
-    /* A connect that is dialling sees the wake descriptor and leaves. */
-    pthread_mutex_lock(&holder->holding.threads_lock);
-    reap(holder);
-    pthread_mutex_unlock(&holder->holding.threads_lock);
-}
-
-static void holder_close(struct refit_endpoint *endpoint)
-{
-    struct tcp_holder *holder = (struct tcp_holder *)endpoint;
-    refit_holding_release(&holder->holding);
-    refit_endpoint_release(endpoint);
-    free(holder);
-}
-
-static const struct refit_endpoint_ops holder_ops = {
-    .connect = holder_connect,
-    .wait_done = holder_wait_done,
-    .abort = holder_abort,
-    .close = holder_close,
-};
+static const struct refit_holding_kind tcp_kind = {.dial = dial_all, .hang_up = hang_up, .reap = reap};
 
 enum refit_status refit_tcp_holder_open(const struct refit_endpoint_config *config, struct refit_endpoint **out,
                                         struct refit_error *err)
@@ -197,16 +148,11 @@ enum refit_status refit_tcp_holder_open(const struct refit_endpoint_config *conf
     struct tcp_holder *holder = calloc(1, sizeof *holder);
     if (!holder)
         return refit_fail_alloc(err, "an endpoint", sizeof *holder);
-    enum refit_status status = refit_endpoint_init(&holder->base, &holder_ops, config, err);
-    if (status == REFIT_OK) {
-        status = refit_holding_init(&holder->holding, &holder->base, err);
-        if (status != REFIT_OK)
-            refit_endpoint_release(&holder->base);
-    }
+    enum refit_status status = refit_holding_open(&holder->holding, &tcp_kind, config, err);
     if (status != REFIT_OK) {
         free(holder);
         return status;
     }
-    *out = &holder->base;
+    *out = &holder->holding.base;
     return REFIT_OK;
 }

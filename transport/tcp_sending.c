@@ -23,7 +23,7 @@ static uint32_t piece_bytes(uint64_t rate)
 
 void refit_sending_init(struct refit_sending *sending, struct refit_holding *holding, struct refit_stream *stream)
 {
-    const struct refit_endpoint_config *config = &holding->endpoint->config;
+    const struct refit_endpoint_config *config = &holding->base.config;
     *sending = (struct refit_sending){.piece_bytes = piece_bytes(config->rate_bytes_per_s)};
     sending->serving = (struct refit_serving){
         .holding = holding, .stream = stream, .send = send_batch, .segments = &sending->segments};
@@ -45,7 +45,7 @@ static enum refit_status send_iovs(struct refit_sending *sending, struct refit_f
 {
     struct refit_stream *stream = sending->serving.stream;
     struct refit_holding *holding = sending->serving.holding;
-    struct refit_endpoint *endpoint = holding->endpoint;
+    struct refit_endpoint *endpoint = &holding->base;
     size_t framing = frame ? sizeof *frame : 0;
     sending->iov[0] = (struct iovec){.iov_base = frame, .iov_len = framing};
     enum refit_status status = frame ? refit_serving_pace(&sending->serving, bytes, err)
@@ -70,7 +70,7 @@ static uint64_t iov_bytes(const struct iovec *iov, int count)
 static enum refit_status send_direct(struct refit_sending *sending, const struct refit_arena *arena,
                                      struct refit_walk walk, struct refit_frame *frame, struct refit_error *err)
 {
-    struct refit_endpoint *endpoint = sending->serving.holding->endpoint;
+    struct refit_endpoint *endpoint = &sending->serving.holding->base;
     struct refit_iov_cursor handed, digested;
     refit_iov_begin(&handed, walk);
     refit_iov_begin(&digested, walk);
@@ -97,7 +97,7 @@ static enum refit_status send_direct(struct refit_sending *sending, const struct
 static enum refit_status pack_piece(struct refit_sending *sending, const struct refit_arena *arena,
                                     struct refit_walk window, struct refit_error *err)
 {
-    struct refit_endpoint *endpoint = sending->serving.holding->endpoint;
+    struct refit_endpoint *endpoint = &sending->serving.holding->base;
     struct refit_completion completion;
     int64_t start = refit_clock_ns();
     enum refit_status status = refit_memory_pack(

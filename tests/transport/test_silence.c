@@ -153,6 +153,24 @@ static void a_holder_that_was_dropped_may_dial_again(void **state)
     }
 }
 
+static void a_holder_that_dials_twice_keeps_the_connections_it_has(void **state)
+{
+    for (int i = 0; i < 2; i++) {
+        struct side side;
+        struct refit_error err;
+        world_open(&side.world, world_rows_source, world_rows_destination, WORLD_SEALED);
+        side_open(&side, both[i], 0);
+        struct refit_endpoint *holder = side_hold(&side, 3, 0);
+        side_post(&side, 3, 0);
+        assert_int_equal(side.transport->connect(holder, side.card, refit_deadline_in_ms(PULL_MS), &err), REFIT_CONFLICT);
+        assert_int_equal(world_completion(&side.world).status, REFIT_OK);
+        side_post(&side, 3, 1);
+        assert_int_equal(world_completion(&side.world).status, REFIT_OK);
+        side.transport->close(holder);
+        side_close(&side);
+    }
+}
+
 /* Drops in the middle of whatever is in flight: when drop returns, no byte changes any more. */
 static void nothing_lands_after_drop(void **state)
 {
@@ -211,6 +229,7 @@ int main(void)
         cmocka_unit_test(a_stopped_holder_is_silent_and_another_has_its_batches),
         cmocka_unit_test(a_slow_holder_is_not_silent),
         cmocka_unit_test(a_holder_that_was_dropped_may_dial_again),
+        cmocka_unit_test(a_holder_that_dials_twice_keeps_the_connections_it_has),
         cmocka_unit_test(nothing_lands_after_drop),
         cmocka_unit_test(a_receiver_at_its_rate_limit_drops_at_once),
     };
