@@ -71,6 +71,7 @@ struct refit_health_http {
     unsigned connections;
     uint64_t answers[6]; /* [2]: 2xx */
     uint64_t refused;    /* connections closed at once, all others being answered */
+    uint64_t handshakes_failed; /* of TLS */
 };
 
 /* The doors of the control listener and of the data port. */

@@ -64,6 +64,9 @@ static void http_metrics(const struct refit_health_view *view, struct refit_expo
                             "Connections closed at once because all others were being answered.");
     for (int i = 0; i < 2; i++)
         refit_exposition_u64(x, LABELS("listener", names[i]), listeners[i]->refused);
+    refit_exposition_family(x, COUNTER, "refit_tls_handshakes_failed", "TLS handshakes of a listener that failed.");
+    for (int i = 0; i < 2; i++)
+        refit_exposition_u64(x, LABELS("listener", names[i]), listeners[i]->handshakes_failed);
     refit_exposition_family(x, COUNTER, "refit_http_answers", "HTTP answers by listener and class of status.");
     for (int i = 0; i < 2; i++)
         for (int class = 2; class < 6; class ++) {
@@ -105,6 +108,7 @@ static void version_metrics(const struct refit_health_view *view, struct refit_e
                              (double)slot->since_ms / 1e3);
     whole(x, GAUGE, "refit_model_bytes", "Bytes of the model served here, each tensor once.", receiver->model_bytes);
     whole(x, GAUGE, "refit_rollback_available", "1 when the version before is retained.", bank->rollback_available);
+    whole(x, GAUGE, "refit_torn", "1 when a swap failed half way and nothing whole is left to serve: refit it.", bank->torn);
     whole(x, GAUGE, "refit_held", "1 while a rollback holds newer versions off.", receiver->held);
     whole(x, GAUGE, "refit_quarantined_digests", "Model digests in quarantine.", receiver->quarantined);
     whole(x, GAUGE, "refit_lead_epoch", "Epoch issued last.", receiver->epoch);

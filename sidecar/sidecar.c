@@ -57,6 +57,7 @@ static void look_at_http(const struct refit_httpd *server, const struct refit_ro
         return;
     out->connections = refit_httpd_connections(server);
     out->refused = refit_httpd_refused(server);
+    out->handshakes_failed = refit_httpd_handshakes_failed(server);
     memcpy(out->answers, refit_routes_answers(routes), sizeof out->answers);
 }
 

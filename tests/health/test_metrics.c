@@ -56,7 +56,8 @@ static const char *render(bool openmetrics)
                                            .session = &session,
                                            .totals = &totals,
                                            .siblings = &siblings,
-                                           .admin = {.connections = 3, .answers = {[2] = 40, [5] = 1}, .refused = 2},
+                                           .admin = {.connections = 3, .answers = {[2] = 40, [5] = 1}, .refused = 2,
+                                                     .handshakes_failed = 5},
                                            .guard = {.control_not_after_s = 2000000000, .data_not_after_s = 1900000000},
                                            .log_lines_lost = 7,
                                            .now_ms = 100000,
@@ -103,6 +104,7 @@ static void values_are_those_of_the_snapshots(void **state)
     assert_line("refit_transport_info{transport=\"tcp\"} 1");
     assert_line("refit_http_connections{listener=\"admin\"} 3");
     assert_line("refit_http_connections_refused_total{listener=\"admin\"} 2");
+    assert_line("refit_tls_handshakes_failed_total{listener=\"admin\"} 5");
     assert_line("refit_http_answers_total{listener=\"admin\",code=\"2xx\"} 40");
     assert_line("refit_tls_certificate_expiry_timestamp_seconds{listener=\"control\"} 2000000000");
     assert_line("refit_tls_certificate_expiry_timestamp_seconds{listener=\"data\"} 1900000000");

@@ -108,6 +108,7 @@ class Certificates(SecurityTest):
         self.refused(pki.context(self.ca, self.pki.leaf("early", valid=(3600, 7200))))
         self.wait_log(self.a, "certificate is not yet valid")
         self.assertEqual(self.a.admin("/livez")[0], 200)
+        self.assertIn('refit_tls_handshakes_failed_total{listener="control"} 4', self.a.admin("/metrics")[1])
 
     def test_the_command_line_names_what_is_wrong_with_a_server(self):
         client, key = self.pki.pair("client")

@@ -92,6 +92,7 @@ class SwapModes(SystemTest):
         self.assertTrue(lines[0].startswith("ok 3 "), lines)
         self.wait_ready(replica)
         self.assertFalse(replica.weights()["torn"])
+        self.assertIn("\nrefit_torn 0\n", replica.admin("/metrics")[1])
 
     def wait_torn(self, replica):
         self.wait_until(lambda: "refit again" in " ".join(replica.admin("/readyz")[1]["reasons"]))
@@ -99,6 +100,7 @@ class SwapModes(SystemTest):
         status, answer = replica.admin("/readyz")
         self.assertEqual((status, answer["state"]), (503, "none"))
         self.assertIsNone(replica.weights()["active"])
+        self.assertIn("\nrefit_torn 1\n", replica.admin("/metrics")[1])
 
     def test_an_engine_that_needs_its_addresses_is_refused_where_they_change(self):
         replica = self.replica("a", engine_layout(1), readers=False, reader_options=["stable"])
