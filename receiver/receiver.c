@@ -397,10 +397,10 @@ static void read_models(const struct refit_receiver *receiver, struct refit_rece
 {
     const struct refit_bank_snapshot *bank = &out->bank;
     for (uint32_t i = 0; i < bank->slots; i++) {
-        const struct refit_version *version = &bank->slot[i].version;
+        const struct refit_version version = bank->slot[i].version;
         const char *model = bank->ranks == bank->ranks_total
-                                ? version->digest
-                                : refit_proofs_find(&receiver->proofs, version->version, version->digest);
+                                ? version.digest
+                                : refit_proofs_find(&receiver->proofs, version.version, version.digest);
         snprintf(out->model[i], sizeof out->model[i], "%s", model);
     }
 }

@@ -47,7 +47,7 @@ enum refit_status refit_rank_address_listen(const char *address, int *out, struc
 {
     struct addrinfo *found = NULL;
     char host[HOST_MAX];
-    const char *port;
+    const char *port = NULL;
     enum refit_status status = take_apart(address, host, &port, err);
     if (status == REFIT_OK)
         status = resolve(host, port, AI_PASSIVE, &found, err);
@@ -155,7 +155,7 @@ enum refit_status refit_rank_address_dial(const char *address, struct refit_dead
                                           struct refit_error *err)
 {
     char host[HOST_MAX];
-    const char *port;
+    const char *port = NULL;
     struct refit_error why = {0};
     enum refit_status status = take_apart(address, host, &port, err);
     if (status != REFIT_OK)
