@@ -196,12 +196,16 @@ int socket(int domain, int type, int protocol)
 /* The kernel gives out ports that it also listens at, so where nobody listens yet a rank may come to dial itself. */
 static void a_rank_is_not_its_own_lead(void **state)
 {
-    struct refit_ranks *member = NULL;
-    only_port = 40961; /* within the default range */
-    enum refit_status status =
-        refit_ranks_join("127.0.0.1:40961", 1, 2, NULL, &handlers, refit_deadline_in_ms(SHORT_MS), &member, &err);
-    only_port = 0;
-    refit_ranks_close(member);
+    struct refit_ranks *member;
+    enum refit_status status;
+    do { /* until nobody else takes the port meanwhile */
+        choose_address();
+        member = NULL;
+        only_port = port;
+        status = refit_ranks_join(address, 1, 2, NULL, &handlers, refit_deadline_in_ms(SHORT_MS), &member, &err);
+        only_port = 0;
+        refit_ranks_close(member);
+    } while (gives_it && strstr(err.text, "Cannot assign requested address"));
     if (!gives_it) {
         print_message("skipped: this kernel can't be told which port to give\n");
         skip();
@@ -355,14 +359,20 @@ static void ranks_with_the_same_secret_meet(void **state)
 }
 
 /* What a lead and a rank have; how the rank's process ends. */
-static void refuses(const struct refit_trust *of_lead, const struct refit_trust *of_rank, int code)
+static int ends(const struct refit_trust *of_lead, const struct refit_trust *of_rank)
 {
     trust = of_lead;
     own_trust = of_rank;
     pid_t wrong = start_rank(1, 2, NULL, false);
     open_lead(2);
-    assert_int_equal(exit_of(wrong), code);
+    int code = exit_of(wrong);
     assert_int_equal(refit_ranks_wait_all(lead, refit_deadline_in_ms(0), &err), REFIT_TIMEOUT);
+    return code;
+}
+
+static void refuses(const struct refit_trust *of_lead, const struct refit_trust *of_rank, int code)
+{
+    assert_int_equal(ends(of_lead, of_rank), code);
 }
 
 static void a_rank_with_another_secret_finds_out_that_the_lead_is_not_its_own(void **state)
@@ -460,7 +470,9 @@ static void ranks_with_certificates_meet_over_tls(void **state)
 
 static void plain_ranks_are_not_let_in_where_tls_is_spoken(void **state)
 {
-    refuses(&over_tls, NULL, 3); /* the connection ends, and no welcome comes */
+    int code = ends(&over_tls, NULL);
+    /* The connection ends: before its greeting is out, or after, and no welcome comes. */
+    assert_true(code == 80 + REFIT_PEER || code == 3);
 }
 
 static void a_rank_that_speaks_tls_does_not_fall_back(void **state)
