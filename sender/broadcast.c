@@ -292,10 +292,33 @@ static enum refit_status check_source(const struct refit_broadcast *broadcast, s
 }
 
 /* With the lock held. */
+static enum refit_status start_tallies(struct refit_broadcast *broadcast, struct refit_error *err)
+{
+    uint32_t tensors = refit_layout_tensor_count(broadcast->dense);
+    struct refit_round *round = calloc(1, sizeof *round);
+    refit_tally_destroy(broadcast->again);
+    broadcast->again = refit_tally_create(tensors);
+    broadcast->tally = round ? refit_tally_create(tensors) : NULL;
+    if (round) {
+        *round = (struct refit_round){.tally = broadcast->tally, .before = broadcast->rounds};
+        broadcast->rounds = round;
+    }
+    return broadcast->tally && broadcast->again ? REFIT_OK : refit_fail_alloc(err, "a tally", tensors);
+}
+
+static void forget_rounds(struct refit_broadcast *broadcast)
+{
+    for (struct refit_round *round = broadcast->rounds, *before; round; round = before) {
+        before = round->before;
+        refit_tally_destroy(round->tally);
+        free(round);
+    }
+}
+
+/* With the lock held. */
 static enum refit_status enter_round(struct refit_broadcast *broadcast, struct refit_error *err)
 {
     uint8_t random[REFIT_TOKEN_BYTES];
-    uint32_t tensors = refit_layout_tensor_count(broadcast->dense);
     refit_io_random(random, sizeof random);
     for (size_t i = 0; i < sizeof random; i++)
         snprintf(broadcast->token + 2 * i, 3, "%02x", random[i]);
@@ -305,14 +328,15 @@ static enum refit_status enter_round(struct refit_broadcast *broadcast, struct r
     broadcast->joined_ns = 0;
     broadcast->gathered = broadcast->served = 0;
     broadcast->error = (struct refit_error){0};
-    refit_tally_destroy(broadcast->tally);
-    refit_tally_destroy(broadcast->again);
-    broadcast->tally = refit_tally_create(tensors);
-    broadcast->again = refit_tally_create(tensors);
-    for (size_t i = 0; i < broadcast->feed_count; i++)
-        if (broadcast->feeds[i].state == REFIT_FEED_JOINED)
-            broadcast->feeds[i].state = REFIT_FEED_RUNNING;
-    return broadcast->tally && broadcast->again ? REFIT_OK : refit_fail_alloc(err, "a tally", tensors);
+    enum refit_status status = start_tallies(broadcast, err);
+    for (size_t i = 0; i < broadcast->feed_count; i++) {
+        struct refit_feed *feed = &broadcast->feeds[i];
+        if (feed->state != REFIT_FEED_JOINED)
+            continue;
+        feed->state = REFIT_FEED_RUNNING;
+        feed->gathered = broadcast->tally;
+    }
+    return status;
 }
 
 static void start_feeds(struct refit_broadcast *broadcast)
@@ -480,15 +504,15 @@ bool refit_broadcast_is_idle(const struct refit_broadcast *broadcast)
 }
 
 /* What was gathered, by the member's tensors; false: not all have the same name there. */
-static bool translate(const struct refit_broadcast *broadcast, const struct refit_layout *layout, struct refit_tally *out)
+static bool translate(const struct refit_feed *feed, const struct refit_layout *layout, struct refit_tally *out)
 {
     for (uint32_t id = 0; id < refit_layout_tensor_count(layout); id++) {
         struct refit_tensor tensor;
         uint32_t there;
         refit_layout_tensor(layout, id, &tensor);
-        if (!refit_layout_find(broadcast->dense, tensor.name, &there))
+        if (!refit_layout_find(feed->broadcast->dense, tensor.name, &there))
             return false;
-        refit_tally_add(out, id, refit_tally_get(broadcast->tally, there));
+        refit_tally_add(out, id, refit_tally_get(feed->gathered, there));
     }
     return true;
 }
@@ -496,11 +520,12 @@ static bool translate(const struct refit_broadcast *broadcast, const struct refi
 enum refit_status refit_broadcast_agree(struct refit_replica *replica, struct refit_error *err)
 {
     char hex[REFIT_SHA256_HEX_MAX];
+    const struct refit_feed *feed = feed_of(replica);
     struct refit_tally *tally = refit_tally_create(refit_layout_tensor_count(replica->layout));
     if (!tally)
         return refit_fail_alloc(err, "a tally", refit_layout_tensor_count(replica->layout));
     enum refit_status status = REFIT_OK;
-    if (refit_replica_is_whole(replica) && translate(replica->lead->broadcast, replica->layout, tally)) {
+    if (feed && refit_replica_is_whole(replica) && translate(feed, replica->layout, tally)) {
         status = refit_model_digest(replica->layout, tally, "exact", hex, err);
         if (status == REFIT_OK && strcmp(hex, replica->report.digest) != 0)
             status = refit_fail(err, REFIT_CORRUPT, "%s: what landed has digest %.16s..., what was gathered %.16s...",
@@ -609,7 +634,7 @@ void refit_broadcast_destroy(struct refit_broadcast *broadcast)
         pthread_mutex_destroy(&broadcast->feeds[i].lock);
     }
     free(broadcast->feeds);
-    refit_tally_destroy(broadcast->tally);
+    forget_rounds(broadcast);
     refit_tally_destroy(broadcast->again);
     refit_shared_free_all(&broadcast->shared);
     refit_buckets_release(&broadcast->buckets);

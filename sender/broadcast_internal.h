@@ -28,6 +28,7 @@ struct refit_feed {
     pthread_t thread;
     bool runs; /* the thread is to be joined; the round's */
     /* under the lead's lock */
+    const struct refit_tally *gathered; /* in its round; borrowed */
     enum refit_feed_state state;
     bool ended;             /* the thread has nothing more to send */
     uint32_t released;      /* buckets that this member has got */
@@ -48,6 +49,12 @@ struct refit_gathered {
     struct refit_arena *arena; /* their part of its arena space, bound to the buffer */
 };
 
+/* Kept to the end: its members may compare what landed while the next round gathers. */
+struct refit_round {
+    struct refit_tally *tally; /* of what was gathered, by the dense layout's tensors */
+    struct refit_round *before;
+};
+
 struct refit_broadcast {
     struct refit_lead *lead;
     struct refit_gathering gathering;
@@ -64,7 +71,8 @@ struct refit_broadcast {
     bool thread_runs;
     struct refit_feed *feeds;        /* by replica */
     size_t feed_count;
-    struct refit_tally *tally;       /* of what was gathered, by the dense layout's tensors; the round's */
+    struct refit_round *rounds;      /* the last one first */
+    struct refit_tally *tally;       /* the last round's */
     /* under the lead's lock: */
     bool ending, running, called;    /* called: the callback has had its round */
     int64_t joined_ns;               /* when the first that waits for a round joined; 0: nobody does */

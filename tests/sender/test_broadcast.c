@@ -390,6 +390,27 @@ static void a_member_that_dies_costs_only_itself(void **state)
     refitd_wait(&halves);
 }
 
+static void let_halves_go_on(void)
+{
+    await_bytes(&whole, 2);
+    assert_int_equal(kill(halves.pid, SIGCONT), 0);
+}
+
+/* The first round's member compares what landed while the second round gathers. */
+static void a_member_that_comes_later_has_a_round_of_its_own(void **state)
+{
+    const struct refit_publish wanted = {.version = 2, .deadline_ms = 60000, .strategy = "broadcast", .check_source = 1};
+    start_replicas("16MiB");
+    open_trainer(2, "tcp");
+    broadcast(1, 1);
+    expect_ok();
+    assert_int_equal(kill(halves.pid, SIGSTOP), 0);
+    publish(&wanted, 2, let_halves_go_on);
+    expect_ok();
+    expect_served(&whole, 2, 2);
+    expect_served(&halves, 2, 2);
+}
+
 static void a_deadline_ends_it_and_the_next_one_succeeds(void **state)
 {
     const struct refit_publish hasty = {.version = 2, .deadline_ms = 1500, .strategy = "broadcast"};
@@ -566,6 +587,7 @@ int main(void)
         TEST(one_rank_alone_broadcasts_too),
         TEST(nothing_is_taken_as_unchanged),
         TEST(a_member_that_dies_costs_only_itself),
+        TEST(a_member_that_comes_later_has_a_round_of_its_own),
         TEST(a_deadline_ends_it_and_the_next_one_succeeds),
         TEST(a_trainer_that_writes_meanwhile_is_found_out),
         TEST(tensors_of_a_callback_are_broadcast),
