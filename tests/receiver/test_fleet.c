@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "receiver/fleet.h"
+#include "tests/support/port.h"
 
 #define MEMBERS_MAX 8
 #define ROWS 4096 /* 4 MiB: 18 batches or so */
@@ -69,15 +70,8 @@ static json_t *card_of(uint32_t member, const char *transport)
 
 static json_t *dead_card(void)
 {
-    /* A port that nobody listens on: bound, and closed again. */
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof address;
-    assert_int_equal(bind(fd, (struct sockaddr *)&address, len), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &len), 0);
-    close(fd);
     json_t *card = card_of(0, "tcp");
-    json_object_set_new(card, "port", json_integer(ntohs(address.sin_port)));
+    json_object_set_new(card, "port", json_integer(port_reserve()));
     return card;
 }
 

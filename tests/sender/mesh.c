@@ -6,16 +6,13 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "layouts/tally.h"
+#include "tests/support/port.h"
 
 struct job {
     struct mesh *mesh;
@@ -94,18 +91,6 @@ static void *open_body(void *context)
     return NULL;
 }
 
-/* A port that was free a moment ago. */
-static void find_address(struct mesh *mesh)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof address;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &len), 0);
-    close(fd);
-    snprintf(mesh->lead_address, sizeof mesh->lead_address, "127.0.0.1:%u", (unsigned)ntohs(address.sin_port));
-}
-
 void mesh_open(struct mesh *mesh, uint32_t ranks, bool shared)
 {
     struct job common = {.shared = shared};
@@ -116,7 +101,7 @@ void mesh_open(struct mesh *mesh, uint32_t ranks, bool shared)
              "\"placements\":[\"Shard(0)\"]},{\"tensor\":\"b\",\"dtype\":\"F32\",\"shape\":[300],\"mesh\":\"m\","
              "\"placements\":[\"Replicate\"]}]}",
              ranks, ranks);
-    find_address(mesh);
+    snprintf(mesh->lead_address, sizeof mesh->lead_address, "127.0.0.1:%u", (unsigned)port_reserve());
     on_all_ranks(mesh, open_body, &common);
     for (uint32_t i = ranks; i-- > 0;)
         if (mesh->status[i] != REFIT_OK)

@@ -5,20 +5,17 @@
  */
 #include "tests/sidecar/refitd.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <refit/sender.h>
 
 #include "base/io.h"
 #include "layouts/dense.h"
 #include "layouts/tally.h"
+#include "tests/support/port.h"
 
 #define RANKS_MAX 3
 #define TENSORS 10
@@ -179,23 +176,11 @@ static void *open_rank(void *context)
     return NULL;
 }
 
-/* A port that was free a moment ago. */
-static void find_address(void)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof address;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &len), 0);
-    close(fd);
-    snprintf(trainer.address, sizeof trainer.address, "127.0.0.1:%u", (unsigned)ntohs(address.sin_port));
-}
-
 static void open_trainer(uint32_t ranks, const char *transport)
 {
     trainer.ranks = ranks;
     trainer.transport = transport;
-    find_address();
+    snprintf(trainer.address, sizeof trainer.address, "127.0.0.1:%u", (unsigned)port_reserve());
     write_layout(trainer.layout, sizeof trainer.layout, ranks, "Shard(0)", "Replicate");
     on_ranks(open_rank);
     for (uint32_t rank = 0; rank < ranks; rank++)

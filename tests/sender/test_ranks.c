@@ -20,6 +20,7 @@
 
 #include "sender/ranks.h"
 #include "sender/trust.h"
+#include "tests/support/port.h"
 #include "tests/tls/pki.h"
 
 #define LONG_MS 20000
@@ -43,16 +44,10 @@ static void ignore_loss(void *context, uint32_t rank, const struct refit_error *
 
 static const struct refit_ranks_handlers handlers = {.message = ignore_message, .lost = ignore_loss};
 
-/* A port that was free a moment ago. Ranks are forked before the lead's threads start, and dial until it is there. */
+/* Ranks are forked before the lead's threads start, and dial until it is there. */
 static void choose_address(void)
 {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof at;
-    int probe = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(probe, (struct sockaddr *)&at, sizeof at), 0);
-    assert_int_equal(getsockname(probe, (struct sockaddr *)&at, &len), 0);
-    close(probe);
-    port = ntohs(at.sin_port);
+    port = port_reserve();
     snprintf(address, sizeof address, "127.0.0.1:%u", (unsigned)port);
 }
 
@@ -193,15 +188,28 @@ int socket(int domain, int type, int protocol)
     return fd;
 }
 
+/* One that nobody has, of those that the kernel gives out. */
+static uint16_t port_given_out(void)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof at;
+    int probe = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(probe, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(getsockname(probe, (struct sockaddr *)&at, &len), 0);
+    close(probe);
+    return ntohs(at.sin_port);
+}
+
 /* The kernel gives out ports that it also listens at, so where nobody listens yet a rank may come to dial itself. */
 static void a_rank_is_not_its_own_lead(void **state)
 {
     struct refit_ranks *member;
     enum refit_status status;
     do { /* until nobody else takes the port meanwhile */
-        choose_address();
+        uint16_t own_port = port_given_out();
+        snprintf(address, sizeof address, "127.0.0.1:%u", (unsigned)own_port);
         member = NULL;
-        only_port = port;
+        only_port = own_port;
         status = refit_ranks_join(address, 1, 2, NULL, &handlers, refit_deadline_in_ms(SHORT_MS), &member, &err);
         only_port = 0;
         refit_ranks_close(member);

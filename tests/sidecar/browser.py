@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A headless Chromium, driven over its debugging pipe: no port, and nothing but the standard library."""
 import base64
+import fcntl
 import json
 import os
 import select
@@ -33,7 +34,7 @@ class Browser:
 
         # The browser wants its ends as descriptors 3 and 4.
         def place():
-            first, second = os.dup2(to_read, 30), os.dup2(from_write, 31)
+            first, second = (fcntl.fcntl(end, fcntl.F_DUPFD, 5) for end in (to_read, from_write))
             os.dup2(first, 3)
             os.dup2(second, 4)
 

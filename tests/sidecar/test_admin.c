@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "sidecar/http_head.h"
+#include "tests/support/port.h"
 
 static struct refitd refitd;
 static struct answer answer;
@@ -25,17 +26,6 @@ static int tear_down(void **state)
 {
     refitd_cleanup(&refitd);
     return 0;
-}
-
-static uint16_t free_port(void)
-{
-    struct refitd other;
-    refitd_prepare(&other);
-    refitd_start(&other, NULL);
-    uint16_t port = other.admin;
-    assert_int_equal(refitd_stop(&other), 0);
-    refitd_cleanup(&other);
-    return port;
 }
 
 /* Until somebody listens there. */
@@ -56,7 +46,7 @@ static void await_listener(uint16_t port)
 static void probes_answer_while_it_still_starts(void **state)
 {
     char admin[32];
-    uint16_t port = free_port();
+    uint16_t port = port_reserve();
     snprintf(admin, sizeof admin, "127.0.0.1:%u", port);
     const char *const args[] = {"--slot-bytes", "256MiB", "--admin", admin, NULL};
     refitd_spawn(&refitd, args);

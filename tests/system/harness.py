@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real processes for system tests: refitd, engine ranks that check every byte, trainer ranks. All end with the test."""
+import atexit
 import http.client
 import http.server
 import json
@@ -86,10 +87,46 @@ class Child:
         return code
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+class Ports:
+    """Ports of no other test while this process lives, as tests/support/port.c reserves them. Not such as the kernel gives out by
+    itself: another process could get one before its listener is there, or while it restarts."""
+
+    BLOCK = 50
+
+    def __init__(self):
+        self.names, self.left = [], []
+        atexit.register(lambda: [name.close() for name in self.names])
+
+    def reserve(self):
+        """A block. Whoever has the abstract name has the ports; the kernel takes it back when the process ends."""
+        for i in range(200):
+            block = (os.getpid() + i) % 200
+            name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            try:
+                name.bind(f"\0refit-test-ports-{block}")
+            except OSError:
+                name.close()
+                continue
+            self.names.append(name)
+            self.left += range(20000 + block * self.BLOCK, 20000 + (block + 1) * self.BLOCK)
+            return
+        raise AssertionError("all ports from 20000 to 29999 are reserved")
+
+    def free(self):
+        """One that nobody listens at."""
+        while True:
+            if not self.left:
+                self.reserve()
+            port = self.left.pop(0)
+            with socket.socket() as probe:
+                try:
+                    probe.bind(("", port))
+                    return port
+                except OSError:
+                    pass  # somebody who does not reserve
+
+
+free_port = Ports().free
 
 
 class Replica:
