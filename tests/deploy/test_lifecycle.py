@@ -111,8 +111,9 @@ class Exec(Case):
             file.write(STAND_IN.format(python=sys.executable))
         os.chmod(self.refitd, 0o755)
 
-    def start_exec(self, *engine, options=(), env=None, before=()):
-        return self.start(*before, REFIT, "exec", "--refitd", self.refitd, *options, "--", *engine, env={"STORY": self.story, **(env or {})})
+    def start_exec(self, *engine, options=(), env=None, before=(), **more):
+        return self.start(*before, REFIT, "exec", "--refitd", self.refitd, *options, "--", *engine,
+                          env={"STORY": self.story, **(env or {})}, **more)
 
     def engine(self, script):
         """A shell that says when it started, then runs the script."""
@@ -201,7 +202,11 @@ class Exec(Case):
         self.assertIsNone(process.poll())
 
     def test_the_engine_starts_with_no_signal_blocked_or_ignored(self):
-        process = self.start_exec("sh", "-c", 'grep -E "^Sig(Blk|Ign)" /proc/self/status >> "$STORY"; echo "notify=$NOTIFY_SOCKET" >> "$STORY"')
+        def ignore_nothing():  # of what whoever started this test ignores: nohup and shells in the background do
+            for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+                signal.signal(number, signal.SIG_DFL)
+        process = self.start_exec("sh", "-c", 'grep -E "^Sig(Blk|Ign)" /proc/self/status >> "$STORY"; echo "notify=$NOTIFY_SOCKET" >> "$STORY"',
+                                  preexec_fn=ignore_nothing)
         self.assertEqual(process.wait(WAIT_S), 0)
         masks = dict(line.split(":\t") for line in self.lines() if line.startswith("Sig"))
         # 32 and 33 are the C library's own: sigaction refuses them, so that a parent that ignores them is inherited from for good.
@@ -330,9 +335,9 @@ class Drain(Refitd):
 
     def test_nobody_there_is_an_error(self):
         with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
+            free.bind(("127.0.0.1", 0))  # and does not listen
             self.ports = {"admin": free.getsockname()[1]}
-        done = self.drain("1s")
+            done = self.drain("1s")
         self.assertEqual(done.returncode, 1)
         self.assertIn("connect", done.stderr)
 
