@@ -109,7 +109,10 @@ static struct pull run(struct drive *drive, unsigned again)
             drive->todo.next++;
             out++;
         } else if (status == REFIT_BUSY || status == REFIT_NOT_FOUND || (status == REFIT_PEER && again > 0)) {
-            out -= collect(drive);
+            unsigned came = collect(drive);
+            out -= came;
+            if (came > 0) /* it may take as long as it goes on */
+                deadline = refit_deadline_in_ms(PULL_MS);
         } else if (status == REFIT_PEER) {
             drive->todo.next++;
             drive->result.peer++;
