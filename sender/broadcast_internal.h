@@ -66,6 +66,7 @@ struct refit_broadcast {
     /* Bucket k's is k % 2; feeds read it from when it is gathered until they have released it. */
     struct refit_gathered slot[REFIT_BROADCAST_BUFFERS];
     struct refit_listener *listener; /* where ranks bring their parts; NULL: a callback does */
+    struct refit_tls *tls;           /* of that listener; NULL: ranks speak in the clear */
     char directory[64], path[80];    /* of its socket */
     pthread_t thread;
     bool thread_runs;

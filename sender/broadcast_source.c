@@ -34,7 +34,8 @@ static enum refit_status make_directory(struct refit_broadcast *broadcast, struc
 /* On all addresses: ranks know which one leads here. */
 static enum refit_status listen_on(struct refit_broadcast *broadcast, const char *address, struct refit_error *err)
 {
-    struct refit_listener_config config = {.tcp_address = address, .local_path = broadcast->path};
+    struct refit_listener_config config = {.tcp_address = address, .local_path = broadcast->path,
+                                           .tls = broadcast->tls};
     return refit_listener_start(&config, &broadcast->listener, err);
 }
 
@@ -48,6 +49,10 @@ enum refit_status refit_broadcast_open_source(struct refit_broadcast *broadcast,
         return status;
     if (broadcast->lead->rank_count == 1)
         return listen_on(broadcast, NULL, err);
+    if (broadcast->lead->credentials)
+        status = refit_credentials_ranks_tls(broadcast->lead->credentials, true, &broadcast->tls, err);
+    if (status != REFIT_OK)
+        return status;
     status = listen_on(broadcast, "::", &unheard);
     return status == REFIT_OK ? status : listen_on(broadcast, "0.0.0.0", err);
 }
@@ -55,6 +60,7 @@ enum refit_status refit_broadcast_open_source(struct refit_broadcast *broadcast,
 void refit_broadcast_close_source(struct refit_broadcast *broadcast)
 {
     refit_listener_stop(broadcast->listener);
+    refit_tls_close(broadcast->tls);
     if (broadcast->directory[0])
         rmdir(broadcast->directory);
 }

@@ -37,6 +37,7 @@ struct service {
     unsigned streams; /* 0: our own choice */
     bool check_source;
     struct refit_deadline deadline;
+    struct refit_tls *to_lead; /* owned: what rank 0 gathers goes over it; NULL: in the clear, or it gathers nothing */
     struct refit_endpoint *endpoint; /* under the server's lock, for stopping */
     bool stopped;
     bool staged; /* the replica has all its bytes */
@@ -223,6 +224,17 @@ static unsigned streams_of(const struct service *service)
     return service->streams ? service->streams : STREAMS_DEFAULT;
 }
 
+/* Rank 0 is known by the job's CA, as on every connection between ranks; a replica, by name, too. */
+static enum refit_status choose_tls(const struct service *service, struct refit_endpoint_config *config,
+                                    struct refit_error *err)
+{
+    config->tls = service->to_lead;
+    config->tls_any_name = service->to_lead != NULL;
+    if (config->tls || !service->server->config.credentials || !json_is_true(json_object_get(service->card, "tls")))
+        return REFIT_OK;
+    return refit_credentials_data_tls(service->server->config.credentials, &config->tls, err);
+}
+
 static enum refit_status move_bytes(struct service *service, struct refit_plan *plan, struct refit_tally *tally,
                                     struct refit_error *err)
 {
@@ -242,9 +254,7 @@ static enum refit_status move_bytes(struct service *service, struct refit_plan *
     };
     memcpy(config.token, service->token, sizeof config.token);
     struct refit_endpoint *endpoint = NULL;
-    enum refit_status status = REFIT_OK;
-    if (server->config.credentials && json_is_true(json_object_get(service->card, "tls")))
-        status = refit_credentials_data_tls(server->config.credentials, &config.tls, err);
+    enum refit_status status = choose_tls(service, &config, err);
     if (status == REFIT_OK)
         status = transport->open(&config, &endpoint, err);
     if (status != REFIT_OK)
@@ -322,7 +332,11 @@ static enum refit_status serve_gathering(struct service *service, struct account
     if (!account->sent || !account->again)
         return refit_fail_alloc(err, "a tally", tensors * sizeof(struct refit_digest));
     bucket.sent = account->sent;
-    enum refit_status status = refit_gather_serve(source, rank, id, move_bucket, &bucket, err);
+    enum refit_status status = REFIT_OK;
+    if (service->server->config.credentials)
+        status = refit_credentials_ranks_tls(service->server->config.credentials, false, &service->to_lead, err);
+    if (status == REFIT_OK)
+        status = refit_gather_serve(source, rank, id, move_bucket, &bucket, err);
     service->refit_id = id;
     if (status == REFIT_OK && service->check_source)
         status = refit_gather_check(source, rank, service->arena, account->again, err);
@@ -373,6 +387,7 @@ static void end_service(struct service *service)
     while (*at != service)
         at = &(*at)->next;
     *at = service->next;
+    refit_tls_close(service->to_lead);
     json_decref(service->card);
     json_decref(service->order);
     free(service);

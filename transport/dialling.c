@@ -59,7 +59,8 @@ static enum refit_status secure(const struct refit_endpoint *holder, const struc
 {
     if (!target->tls)
         return REFIT_OK;
-    enum refit_status status = refit_stream_secure(stream, holder->config.tls, target->name, err);
+    const char *name = holder->config.tls_any_name ? NULL : target->name;
+    enum refit_status status = refit_stream_secure(stream, holder->config.tls, name, err);
     return status == REFIT_OK ? refit_stream_shake(stream, holder->wake, deadline, err) : status;
 }
 

@@ -74,6 +74,7 @@ struct refit_endpoint_config {
     struct refit_listener *listener;   /* receiver */
     struct refit_tls *tls;             /* holder: shown to and checked against receivers whose card demands TLS; NULL: those
                                         * are refused */
+    bool tls_any_name;                 /* holder: whoever the CA signed will do, whatever the card calls him */
     struct refit_tally *tally;         /* by destination tensor id; NULL: not kept */
     bool verify;                       /* digest both sides; false only for measurements */
     struct refit_fair *fair;           /* tcp, holder: equal shares of all that this process sends to; NULL: none */

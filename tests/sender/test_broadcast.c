@@ -5,10 +5,14 @@
  */
 #include "tests/sidecar/refitd.h"
 
+#include <dlfcn.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <refit/sender.h>
 
@@ -16,6 +20,7 @@
 #include "layouts/dense.h"
 #include "layouts/tally.h"
 #include "tests/support/port.h"
+#include "tests/tls/pki.h"
 
 #define RANKS_MAX 3
 #define TENSORS 10
@@ -119,12 +124,18 @@ static void on_ranks(void *(*body)(void *))
         pthread_join(threads[rank], NULL);
 }
 
-static int teardown(void **state)
+static void close_trainer(void)
 {
     on_ranks(close_rank);
     for (uint32_t rank = 0; rank < RANKS_MAX; rank++)
         for (size_t i = 0; i < TENSORS; i++)
             free(trainer.memory[rank][i]);
+    memset(&trainer, 0, sizeof trainer);
+}
+
+static int teardown(void **state)
+{
+    close_trainer();
     refitd_cleanup(&whole);
     refitd_cleanup(&halves);
     return 0;
@@ -296,6 +307,68 @@ static void every_member_is_sent_every_byte(void **state)
         assert_int_equal(trainer.replicas[i].bytes_needed, model_bytes());
         assert_string_equal(trainer.replicas[i].transport, "tcp");
     }
+}
+
+/* Rows of rank 1, as they came out of a socket of this process. Stands before the C library's. */
+static atomic_uint rows_read;
+
+static void look_for_rows(const void *data, ssize_t len)
+{
+    const uint32_t *rows = trainer.ranks > 1 ? trainer.memory[1][1] : NULL;
+    for (size_t row = 0; rows && len > 0 && row < tensors[1].rows / 2; row++)
+        if (memmem(data, (size_t)len, rows + row * COLUMNS, 64))
+            atomic_fetch_add(&rows_read, 1);
+}
+
+ssize_t recv(int fd, void *data, size_t size, int flags)
+{
+    ssize_t (*real)(int, void *, size_t, int);
+    *(void **)&real = dlsym(RTLD_NEXT, "recv");
+    ssize_t len = real(fd, data, size, flags);
+    look_for_rows(data, len);
+    return len;
+}
+
+ssize_t recvmsg(int fd, struct msghdr *message, int flags)
+{
+    ssize_t (*real)(int, struct msghdr *, int);
+    *(void **)&real = dlsym(RTLD_NEXT, "recvmsg");
+    ssize_t len = real(fd, message, flags), left = len;
+    for (size_t i = 0; i < message->msg_iovlen && left > 0; i++) {
+        ssize_t part = left < (ssize_t)message->msg_iov[i].iov_len ? left : (ssize_t)message->msg_iov[i].iov_len;
+        look_for_rows(message->msg_iov[i].iov_base, part);
+        left -= part;
+    }
+    return len;
+}
+
+/* Where ranks have certificates, what they bring to rank 0 can't be read on its way; where they have none, it can. */
+static void what_ranks_bring_together_is_as_secret_as_what_they_say(void **state)
+{
+    static const char *const variables[] = {"REFIT_CACERT", "REFIT_CERT", "REFIT_KEY"}, *const files[] = {"ca.pem", "job.pem", "job.key"};
+    char directory[] = "/tmp/refit-pki.XXXXXX", path[sizeof directory + 16];
+    struct pki_leaf leaf = {.name = "job", .ca = "ca"};
+    start_replicas("0");
+    open_trainer(2, "tcp");
+    broadcast(1, 1);
+    expect_ok();
+    assert_true(atomic_exchange(&rows_read, 0) > 0);
+    close_trainer();
+    assert_non_null(mkdtemp(directory));
+    assert_true(pki_make_ca(directory, "ca") && pki_make_leaf(directory, &leaf));
+    for (size_t i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "%s/%s", directory, files[i]);
+        setenv(variables[i], path, 1);
+    }
+    open_trainer(2, "tcp");
+    for (size_t i = 0; i < 3; i++)
+        unsetenv(variables[i]);
+    broadcast(2, 2);
+    expect_ok();
+    expect_served(&halves, 2, 2);
+    assert_int_equal(atomic_load(&rows_read), 0);
+    snprintf(path, sizeof path, "rm -rf %s", directory);
+    assert_int_equal(system(path), 0);
 }
 
 static void on_one_host_it_goes_the_local_way(void **state)
@@ -568,6 +641,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(every_strategy_brings_the_same_bytes),
         TEST(every_member_is_sent_every_byte),
+        TEST(what_ranks_bring_together_is_as_secret_as_what_they_say),
         TEST(on_one_host_it_goes_the_local_way),
         TEST(one_rank_alone_broadcasts_too),
         TEST(nothing_is_taken_as_unchanged),
