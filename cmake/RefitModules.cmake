@@ -101,6 +101,15 @@ function(refit_test module subject)
   endif()
 endfunction()
 
+# refit_gpu_test(NAME [ENVIRONMENT ...] COMMAND ...)
+# What also runs over the driver that a machine has, look-alike or real: `gpu/NAME`, only of the configuration `gpu`
+# (scripts/test-gpu.sh). What turns on the look-alike's switches skips itself there.
+function(refit_gpu_test name)
+  cmake_parse_arguments(G "" "" "ENVIRONMENT;COMMAND" ${ARGN})
+  add_test(NAME gpu/${name} CONFIGURATIONS gpu COMMAND ${G_COMMAND})
+  set_tests_properties(gpu/${name} PROPERTIES TIMEOUT 600 LABELS gpu RUN_SERIAL ON ENVIRONMENT "${G_ENVIRONMENT}")
+endfunction()
+
 # refit_fuzz(MODULE SUBJECT [LINK ...])
 # tests/MODULE/fuzz_SUBJECT.c defines LLVMFuzzerTestOneInput. Every build replays corpus/SUBJECT/ in ctest; with
 # REFIT_FUZZ (clang) the libFuzzer program fuzz_MODULE_SUBJECT is built too, and starts from the same corpus.

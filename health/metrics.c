@@ -9,6 +9,7 @@
 
 #include "health/exposition.h"
 #include "memory/cuda_probe.h"
+#include "memory/ops.h"
 
 #define GAUGE REFIT_METRIC_GAUGE
 #define COUNTER REFIT_METRIC_COUNTER
@@ -31,6 +32,17 @@ static void process_metrics(struct refit_exposition *x)
     whole(x, GAUGE, "process_max_fds", "Most file descriptors that may be open.", process.max_fds);
     refit_exposition_seconds(x, GAUGE, "process_start_time_seconds", "Start, in seconds since the epoch.",
                              process.start_time_seconds);
+}
+
+/* Of one refitd with ranks on several GPUs. */
+static void between_devices(struct refit_exposition *x)
+{
+    struct refit_memory_between_devices moved;
+    refit_memory_between_devices(&moved);
+    refit_exposition_family(x, COUNTER, "refit_device_copied_bytes",
+                            "Bytes copied from a GPU of this process to another; direct: without host memory between.");
+    refit_exposition_u64(x, LABELS("path", "direct"), moved.direct_bytes);
+    refit_exposition_u64(x, LABELS("path", "host"), moved.by_host_bytes);
 }
 
 static bool is_ready(const struct refit_health_view *view)
@@ -294,6 +306,7 @@ bool refit_health_metrics(const struct refit_health_view *view, bool openmetrics
     }
     if (view->session)
         session_metrics(view->session, &x);
+    between_devices(&x);
     process_metrics(&x);
     refit_exposition_end(&x);
     return !out->failed;

@@ -58,9 +58,12 @@ struct refit_arena_ops {
     /* Digest in place. */
     enum refit_status (*sum)(const struct refit_arena *arena, const struct refit_rows *rows,
                              struct refit_digest *digest, struct refit_error *err);
-    /* From an arena of the kind on the same device; `to` and `from` have runs alike. NULL: there is none. */
+    /* From an arena of the kind whose memory it reaches; `to` and `from` have runs alike. NULL: there is none. */
     enum refit_status (*copy)(struct refit_arena *destination, const struct refit_rows *to,
-                              const struct refit_rows *from, struct refit_digest *digest, struct refit_error *err);
+                              const struct refit_arena *source, const struct refit_rows *from,
+                              struct refit_digest *digest, struct refit_error *err);
+    /* `copy` can do it: the destination's device reads the source's memory. */
+    bool (*reaches)(const struct refit_arena *destination, const struct refit_arena *source);
     /* Constant bytes; NULL: can't be written. */
     enum refit_status (*fill)(struct refit_arena *arena, const struct refit_rows *rows, uint8_t value,
                               struct refit_error *err);

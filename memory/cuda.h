@@ -24,6 +24,10 @@ void refit_cuda_describe(char *text, size_t size);
 /* There is a driver and a device, or the reason why there is not. Opens the driver. */
 REFIT_MUST_CHECK enum refit_status refit_cuda_probe(struct refit_error *err);
 
+/* Device `reader` reads memory of device `owner` directly, over NVLink or the bus, or REFIT_UNSUPPORTED: copies between
+ * them then go by way of host memory. */
+REFIT_MUST_CHECK enum refit_status refit_cuda_peers(int reader, int owner, struct refit_error *err);
+
 /* ---- slots ---- */
 
 struct refit_cuda_slot_info {

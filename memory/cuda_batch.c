@@ -135,8 +135,7 @@ void refit_cuda_reap(struct refit_cuda_device *device)
     while (dying) {
         struct refit_cuda_memory *memory = dying;
         dying = memory->next;
-        refit_cuda_memory_free(memory);
-        refit_cuda_device_close(device);
+        refit_cuda_memory_retry(memory);
     }
 }
 
@@ -156,6 +155,7 @@ enum refit_status refit_cuda_batch_take(struct refit_cuda_device *device, CUstre
     if (status != REFIT_OK || !batch)
         return status;
     batch->stream = stream;
+    batch->follows = NULL;
     *out = batch;
     return REFIT_OK;
 }

@@ -89,7 +89,11 @@ enum refit_status refit_cuda_wait_event(const struct refit_cuda_device *device, 
 
 static bool any_late(struct refit_cuda_device *device)
 {
-    refit_cuda_reap(device);
+    bool entered = refit_cuda_enter_to_free(device);
+    if (entered)
+        refit_cuda_reap(device);
+    if (entered)
+        refit_cuda_leave(device);
     pthread_mutex_lock(&device->lock);
     bool any = device->late != NULL;
     pthread_mutex_unlock(&device->lock);
@@ -107,23 +111,55 @@ static bool wait_for_late(struct refit_cuda_device *device)
     return true;
 }
 
-void refit_cuda_memory_release(struct refit_cuda_memory *memory)
+/* A device that may still touch it; NULL: none does. */
+static struct refit_cuda_device *busy_with(const struct refit_cuda_memory *memory, bool waiting)
 {
-    struct refit_cuda_device *device = memory->device;
-    bool entered = refit_cuda_enter_to_free(device);
-    bool kept = !wait_for_late(device) && memory->bytes > 0;
-    if (kept) {
-        pthread_mutex_lock(&device->lock);
-        memory->next = device->dying;
-        device->dying = memory;
-        pthread_mutex_unlock(&device->lock);
-    } else {
-        refit_cuda_memory_free(memory);
+    if (waiting ? !wait_for_late(memory->device) : any_late(memory->device))
+        return memory->device;
+    for (int i = 0; i < REFIT_CUDA_DEVICES; i++) {
+        struct refit_cuda_device *peer = memory->peers[i];
+        if (peer && (waiting ? !wait_for_late(peer) : any_late(peer)))
+            return peer;
     }
+    return NULL;
+}
+
+static void end_memory(struct refit_cuda_memory *memory)
+{
+    struct refit_cuda_device *device = memory->device, *peers[REFIT_CUDA_DEVICES];
+    memcpy(peers, memory->peers, sizeof peers);
+    bool entered = refit_cuda_enter_to_free(device);
+    refit_cuda_memory_free(memory);
     if (entered)
         refit_cuda_leave(device);
-    if (!kept)
-        refit_cuda_device_close(device);
+    for (int i = 0; i < REFIT_CUDA_DEVICES; i++)
+        if (peers[i])
+            refit_cuda_device_close(peers[i]);
+    refit_cuda_device_close(device);
+}
+
+static void give_up(struct refit_cuda_memory *memory, bool waiting)
+{
+    struct refit_cuda_device *busy = busy_with(memory, waiting);
+    if (!busy || memory->bytes == 0) {
+        end_memory(memory);
+        return;
+    }
+    pthread_mutex_lock(&busy->lock);
+    memory->next = busy->dying;
+    busy->dying = memory;
+    pthread_mutex_unlock(&busy->lock);
+}
+
+/* An owner waits, so that there is room for what comes next. */
+void refit_cuda_memory_release(struct refit_cuda_memory *memory)
+{
+    give_up(memory, !memory->imported);
+}
+
+void refit_cuda_memory_retry(struct refit_cuda_memory *memory)
+{
+    give_up(memory, false);
 }
 
 /* ---- a device ---- */
@@ -220,6 +256,8 @@ static enum refit_status load(struct refit_cuda_device *device, struct refit_err
         status = CUDA(cuda, err, cuModuleGetFunction, &device->exchange, device->module, "refit_exchange");
     if (status == REFIT_OK)
         status = refit_cuda_new_stream(device, true, &device->stream, err);
+    if (status == REFIT_OK)
+        status = CUDA(cuda, err, cuEventCreate, &device->mark, CU_EVENT_DISABLE_TIMING);
     return status == REFIT_OK ? upload_constants(device, err) : status;
 }
 
@@ -253,6 +291,8 @@ static void destroy(struct refit_cuda_device *device)
         refit_cuda_batches_free(device);
         (void)cuda->cuStreamDestroy(device->stream);
     }
+    if (done && device->mark)
+        (void)cuda->cuEventDestroy(device->mark);
     if (done && device->k)
         (void)cuda->cuMemFree(device->k);
     if (done && device->module)
@@ -302,6 +342,13 @@ enum refit_status refit_cuda_device_open(int ordinal, struct refit_cuda_device *
     }
     pthread_mutex_unlock(&registry_lock);
     return status;
+}
+
+void refit_cuda_device_retain(struct refit_cuda_device *device)
+{
+    pthread_mutex_lock(&registry_lock);
+    device->references++;
+    pthread_mutex_unlock(&registry_lock);
 }
 
 void refit_cuda_device_close(struct refit_cuda_device *device)

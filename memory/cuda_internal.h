@@ -51,6 +51,7 @@ struct refit_cuda_batch {
     struct refit_cuda_batch *next;
     CUstream stream; /* the device's, or a caller's */
     CUevent event;
+    const struct refit_cuda_device *follows; /* the other device whose work, as it was queued, comes first; NULL: none */
     struct refit_cuda_sums *sums; /* the newest first */
     struct refit_cuda_landing landings[REFIT_CUDA_LANDINGS];
     uint32_t landing_count;
@@ -69,6 +70,7 @@ struct refit_cuda_device {
     CUmodule module;
     CUfunction move, exchange;
     CUstream stream;
+    CUevent mark; /* what was queued on the stream when it was recorded last, for other devices that read its memory */
     CUdeviceptr k;
     int processors;
     struct refit_cuda_slot_info info; /* less what is of one slot */
@@ -77,7 +79,7 @@ struct refit_cuda_device {
     struct refit_cuda_batch *late; /* given up by whoever waited; the device is not done with them */
     struct refit_cuda_chunk *chunks;
     struct refit_cuda_sums *sums;
-    struct refit_cuda_memory *dying; /* released while the device was not done */
+    struct refit_cuda_memory *dying; /* released while the device was not done with it */
 };
 
 /* arena->device of kind cuda. */
@@ -91,12 +93,18 @@ struct refit_cuda_memory {
     uint64_t bytes; /* rounded up to the granularity; 0: memory of others */
     bool mapped;
     bool fabric;
+    bool imported; /* another process's; only read here */
     int fd; /* the export that the arena's piece names; -1 */
+    /* Other devices of this process, by number (cuda_peer.c): */
+    struct refit_cuda_device *peers[REFIT_CUDA_DEVICES]; /* that read it, too; opened */
+    bool refused[REFIT_CUDA_DEVICES];                    /* that cannot */
 };
 
 REFIT_MUST_CHECK enum refit_status refit_cuda_device_open(int ordinal, struct refit_cuda_device **out,
                                                           struct refit_error *err);
 void refit_cuda_device_close(struct refit_cuda_device *device);
+/* Once more, of one that is open. */
+void refit_cuda_device_retain(struct refit_cuda_device *device);
 /* The device's context becomes the calling thread's, until refit_cuda_leave puts back what was. */
 REFIT_MUST_CHECK enum refit_status refit_cuda_enter(const struct refit_cuda_device *device, struct refit_error *err);
 void refit_cuda_leave(const struct refit_cuda_device *device);
@@ -154,10 +162,20 @@ REFIT_MUST_CHECK enum refit_status refit_cuda_launch(const struct refit_cuda_bat
                                                      const struct refit_rows *rows, CUdeviceptr sum,
                                                      struct refit_error *err);
 
-/* Gives back all but the device, in its context. Only when the device is done with it. */
+/* `device` may read the memory; it is allowed to when that is first asked. For slots, of this process or imported:
+ * what others allocated is theirs to open to other devices. */
+bool refit_cuda_reach(struct refit_cuda_memory *memory, struct refit_cuda_device *device);
+/* What was queued so far on the other device's own stream comes before what is queued on the batch from now on. */
+REFIT_MUST_CHECK enum refit_status refit_cuda_batch_follow(struct refit_cuda_batch *batch,
+                                                           const struct refit_cuda_device *other,
+                                                           struct refit_error *err);
+
+/* Gives back all but the device and the peers, in its context. Only when they are done with it. */
 void refit_cuda_memory_free(struct refit_cuda_memory *memory);
-/* With an arena's last reference. What late work may still touch is kept until that is done. */
+/* With an arena's last reference. What late work of a device may still touch is kept until that is done. */
 void refit_cuda_memory_release(struct refit_cuda_memory *memory);
+/* The same for what was kept, without waiting. */
+void refit_cuda_memory_retry(struct refit_cuda_memory *memory);
 
 extern const struct refit_arena_ops refit_arena_ops_cuda;
 

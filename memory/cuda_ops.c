@@ -208,21 +208,35 @@ static enum refit_status cuda_store(struct refit_arena *arena, const struct refi
     return status;
 }
 
-/* Without a digest, what is dense at both ends is a copy engine's. */
-static enum refit_status cuda_copy(struct refit_arena *destination, const struct refit_rows *to,
-                                   const struct refit_rows *from, struct refit_digest *digest, struct refit_error *err)
+static bool cuda_reaches(const struct refit_arena *destination, const struct refit_arena *source)
 {
+    const struct refit_cuda_memory *to = destination->device;
+    struct refit_cuda_memory *from = source->device;
+    return to->device == from->device || refit_cuda_reach(from, to->device);
+}
+
+/* The destination's device reads the source, wherever that is. Without a digest, what is dense at both ends is a copy
+ * engine's; and so it is from another device, whose link would keep a kernel busy for longer than the memory does. */
+static enum refit_status cuda_copy(struct refit_arena *destination, const struct refit_rows *to,
+                                   const struct refit_arena *source, const struct refit_rows *from,
+                                   struct refit_digest *digest, struct refit_error *err)
+{
+    const struct refit_cuda_memory *other = source->device;
     struct refit_cuda_batch *batch;
     CUdeviceptr sum;
     enum refit_status status = batch_of(destination, &batch, err);
     if (status == REFIT_OK)
+        status = refit_cuda_batch_follow(batch, other->device, err);
+    if (status == REFIT_OK)
         status = refit_cuda_batch_sum(batch, digest, &sum, err);
     if (status != REFIT_OK)
         return status;
-    if (!sum && is_dense(to) && is_dense(from))
-        return CUDA(batch->device->cuda, err, cuMemcpyDtoDAsync, address_of(to), address_of(from), refit_rows_bytes(to),
-                    batch->stream);
-    return refit_cuda_launch(batch, address_of(to), to->stride, address_of(from), from->stride, to, sum, err);
+    bool far = other->device != batch->device || other->imported;
+    if (!is_dense(to) || !is_dense(from) || (sum && !far))
+        return refit_cuda_launch(batch, address_of(to), to->stride, address_of(from), from->stride, to, sum, err);
+    status = CUDA(batch->device->cuda, err, cuMemcpyDtoDAsync, address_of(to), address_of(from), refit_rows_bytes(to),
+                  batch->stream);
+    return status == REFIT_OK && sum ? refit_cuda_launch(batch, 0, 0, address_of(to), to->stride, to, sum, err) : status;
 }
 
 static enum refit_status cuda_sum(const struct refit_arena *arena, const struct refit_rows *rows,
@@ -276,6 +290,7 @@ const struct refit_arena_ops refit_arena_ops_cuda = {
     .store = cuda_store,
     .sum = cuda_sum,
     .copy = cuda_copy,
+    .reaches = cuda_reaches,
     .fill = cuda_fill,
     .finish = cuda_finish,
     .release = cuda_release,

@@ -237,6 +237,7 @@ static enum refit_status open_shared(int device, const struct shared *shared, st
     enum refit_status status = slot_begin(device, shared->bytes, &slot, err);
     if (status != REFIT_OK)
         return status;
+    slot->imported = shared->read_only;
     slot->fabric = shared->type == CU_MEM_HANDLE_TYPE_FABRIC;
     status = CUDA(slot->device->cuda, err, cuMemImportFromShareableHandle, &slot->handle, shared->handle, shared->type);
     if (status == REFIT_OK)

@@ -186,10 +186,25 @@ static void match(struct refit_rows *a, struct refit_rows *b)
     longer->tensor_stride = (int64_t)shorter->run_bytes;
 }
 
-static bool reach_each_other(const struct refit_arena *a, const struct refit_arena *b)
+bool refit_memory_reaches(const struct refit_arena *destination, const struct refit_arena *source)
 {
-    return a->kind == REFIT_ARENA_HOST || b->kind == REFIT_ARENA_HOST ||
-           (a->ops == b->ops && a->ordinal == b->ordinal && a->ops->copy);
+    return destination->kind == REFIT_ARENA_HOST || source->kind == REFIT_ARENA_HOST ||
+           (destination->ops == source->ops && destination->ops->copy && destination->ops->reaches(destination, source));
+}
+
+static _Atomic uint64_t direct_bytes, by_host_bytes;
+
+void refit_memory_between_devices(struct refit_memory_between_devices *out)
+{
+    out->direct_bytes = atomic_load_explicit(&direct_bytes, memory_order_relaxed);
+    out->by_host_bytes = atomic_load_explicit(&by_host_bytes, memory_order_relaxed);
+}
+
+static void count_between(const struct refit_arena *destination, const struct refit_arena *source,
+                          _Atomic uint64_t *counter, uint64_t bytes)
+{
+    if (destination->ordinal >= 0 && source->ordinal >= 0 && destination->ordinal != source->ordinal)
+        atomic_fetch_add_explicit(counter, bytes, memory_order_relaxed);
 }
 
 static enum refit_status copy_rows(struct refit_arena *destination, const struct refit_rows *to,
@@ -197,7 +212,7 @@ static enum refit_status copy_rows(struct refit_arena *destination, const struct
                                    struct refit_digest *digest, struct refit_error *err)
 {
     if (!from->piece->host && !to->piece->host)
-        return destination->ops->copy(destination, to, from, digest, err);
+        return destination->ops->copy(destination, to, source, from, digest, err);
     if (from->piece->host)
         return destination->ops->store(destination, to, from->piece->host + from->offset, from->stride, digest, err);
     return source->ops->load(source, from, to->piece->host + to->offset, to->stride, digest, err);
@@ -243,10 +258,13 @@ enum refit_status refit_memory_copy(struct refit_arena *destination, struct refi
     if (status == REFIT_OK && to.left != from.left)
         status = refit_fail(err, REFIT_MISMATCH, "copy: windows of %" PRIu64 " and %" PRIu64 " bytes", to.left,
                             from.left);
-    if (status == REFIT_OK && !reach_each_other(destination, source))
-        return completion->status = refit_memory_carry(destination, to, source, from, segments, err);
     if (status != REFIT_OK)
         return completion->status = status;
+    if (!refit_memory_reaches(destination, source)) {
+        count_between(destination, source, &by_host_bytes, to.left);
+        return completion->status = refit_memory_carry(destination, to, source, from, segments, err);
+    }
+    count_between(destination, source, &direct_bytes, to.left);
     status = copy_windows(destination, to, source, from, segments, err);
     return end(destination->kind == REFIT_ARENA_HOST ? source : destination, status, completion, err);
 }

@@ -67,12 +67,21 @@ REFIT_MUST_CHECK enum refit_status refit_memory_pack(const struct refit_arena *s
 REFIT_MUST_CHECK enum refit_status refit_memory_scatter(struct refit_arena *destination, struct refit_walk walk,
                                                         const void *in, struct refit_segments *segments,
                                                         struct refit_completion *completion, struct refit_error *err);
-/* Straight from one arena to another: the same window walked by both sides. One is host memory, or both are of one
- * device; REFIT_UNSUPPORTED otherwise: pack, then scatter. */
+/* From one arena to another: the same window walked by both sides. Straight where one is host memory, or the
+ * destination's device reads the source's memory (its own, or another's slot that it reaches); else by way of a message
+ * in host memory, and it is done when it returns. */
 REFIT_MUST_CHECK enum refit_status refit_memory_copy(struct refit_arena *destination, struct refit_walk to,
                                                      const struct refit_arena *source, struct refit_walk from,
                                                      struct refit_segments *segments,
                                                      struct refit_completion *completion, struct refit_error *err);
+/* refit_memory_copy would go straight. Asks the driver, and opens the source's memory to the device, at the first time. */
+bool refit_memory_reaches(const struct refit_arena *destination, const struct refit_arena *source);
+/* What refit_memory_copy has moved in this process from a GPU to another one, and which way. */
+struct refit_memory_between_devices {
+    uint64_t direct_bytes;
+    uint64_t by_host_bytes;
+};
+void refit_memory_between_devices(struct refit_memory_between_devices *out);
 /* Digest what lies in the arena under the window (bytes that other means put there, or a re-check). */
 REFIT_MUST_CHECK enum refit_status refit_memory_digest(const struct refit_arena *arena, struct refit_walk walk,
                                                        struct refit_segments *segments,

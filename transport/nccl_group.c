@@ -247,26 +247,23 @@ static enum refit_status ended(enum refit_status status, struct refit_completion
     return status == REFIT_OK ? waited : status;
 }
 
-enum refit_status refit_nccl_op_spread(struct refit_nccl_op *op, uint8_t *host, struct refit_deadline deadline,
+/* The copies to devices of its own are done: their room serves those to others, which go side by side. */
+enum refit_status refit_nccl_op_spread(struct refit_nccl_op *op, struct refit_deadline deadline, uint64_t *carried,
                                        struct refit_error *err)
 {
-    struct refit_completion completion;
     enum refit_status status = REFIT_OK;
-    bool packed = false;
+    size_t queued = 0;
+    *carried = 0;
     for (size_t i = 1; i < op->places.count && status == REFIT_OK; i++) {
         struct refit_place *place = &op->places.items[i];
         if (refit_arena_device(place->arena) == refit_arena_device(op->arena))
             continue;
-        if (!packed) {
-            status = refit_memory_pack(op->arena, op->walk, host, &op->places.spare, &completion, err);
-            status = ended(status, &completion, deadline, err);
-            packed = true;
-        }
-        if (status == REFIT_OK) {
-            status = refit_memory_scatter(place->arena, place->walk, host, &op->places.spare, &completion, err);
-            status = ended(status, &completion, deadline, err);
-        }
+        *carried += refit_memory_reaches(place->arena, op->arena) ? 0 : op->bytes;
+        status = refit_memory_copy(place->arena, place->walk, op->arena, op->walk, &op->places.spare,
+                                   &op->copies[queued++], err);
     }
+    for (size_t i = 0; i < queued; i++)
+        status = ended(status, &op->copies[i], deadline, err);
     return status;
 }
 

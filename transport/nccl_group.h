@@ -68,9 +68,10 @@ REFIT_MUST_CHECK enum refit_status refit_nccl_group_post(struct refit_nccl_group
 /* REFIT_BUSY: not done. REFIT_TIMEOUT: beyond its deadline. Once done, what a batch has in places on other devices is
  * still to be put there: refit_nccl_op_spread. */
 REFIT_MUST_CHECK enum refit_status refit_nccl_group_step(struct refit_nccl_group *group, struct refit_error *err);
-/* From where it has landed to other devices, by way of the host; `host` has room for it. Blocks. */
-REFIT_MUST_CHECK enum refit_status refit_nccl_op_spread(struct refit_nccl_op *op, uint8_t *host,
-                                                        struct refit_deadline deadline, struct refit_error *err);
+/* From where it has landed to other devices, which read it there, or by way of the host. Blocks. *carried: the bytes that
+ * went by way of the host. */
+REFIT_MUST_CHECK enum refit_status refit_nccl_op_spread(struct refit_nccl_op *op, struct refit_deadline deadline,
+                                                        uint64_t *carried, struct refit_error *err);
 /* Its pair was aborted and the device is quiet: what it waited for is taken back. */
 void refit_nccl_group_settle(struct refit_nccl_group *group);
 

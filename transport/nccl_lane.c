@@ -255,15 +255,10 @@ static enum refit_status post(struct burst *b, struct refit_nccl_group *group, s
 
 static enum refit_status spread(struct burst *b, struct refit_nccl_op *op, struct refit_error *err)
 {
-    bool far = false;
-    for (size_t i = 1; i < op->places.count; i++)
-        far |= refit_arena_device(op->places.items[i].arena) != b->lane->device->ordinal;
-    if (!far)
-        return REFIT_OK;
-    if (!b->lane->host && !(b->lane->host = malloc(REFIT_BATCH_BYTES_MAX)))
-        return refit_fail_alloc(err, "staging of a device", REFIT_BATCH_BYTES_MAX);
-    refit_count(&b->lane->receiver->base.base.counters.copied_bytes, op->bytes);
-    return refit_nccl_op_spread(op, b->lane->host, patience(b->lane), err);
+    uint64_t carried;
+    enum refit_status status = refit_nccl_op_spread(op, patience(b->lane), &carried, err);
+    refit_count(&b->lane->receiver->base.base.counters.copied_bytes, carried);
+    return status;
 }
 
 static bool digests_came(struct burst *b, const struct refit_nccl_group *group)
@@ -564,6 +559,5 @@ void refit_nccl_lane_release(struct refit_nccl_lane *lane)
     refit_turn_rise(&lane->seat);
     for (unsigned i = 0; i < REFIT_NCCL_GROUPS; i++)
         refit_nccl_group_release(&lane->groups[i]);
-    free(lane->host);
     refit_nccl_device_release(lane->device);
 }

@@ -67,7 +67,6 @@ struct refit_nccl_lane {
     uint64_t asked;             /* the tag of a GO that waits for its answer; 0: none */
     enum refit_nccl_answer answer;
     uint64_t prepaid;           /* the lane's own: of the rate limit, for a group that was denied */
-    uint8_t *host;              /* the same; owned: for copies to other devices */
     struct refit_nccl_group groups[REFIT_NCCL_GROUPS]; /* the lane's own */
 };
 

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/memory/cuda_fixture.h"
 
-#include <dlfcn.h>
-
-struct standin standin;
-
 const char *const cuda_pairs[][2] = {
     {LAYOUT("3", "[3]", TENSOR("w", "BF16", "[31,37]", ROWS) "," TENSOR("s", "F32", "[]", WHOLE)),
      LAYOUT("2", "[2]", TENSOR("w", "BF16", "[31,37]", COLUMNS) "," TENSOR("s", "F32", "[]", WHOLE))},
@@ -21,34 +17,69 @@ const char *const cuda_pairs[][2] = {
     {NULL, NULL},
 };
 
-static void *symbol(const char *name)
+/* ---- a driver without switches ---- */
+
+static void no_failure(const char *call, int nth)
 {
-    void *found = dlsym(standin.library, name);
-    if (!found)
-        fail_msg("%s: not in libcuda.so.1: is it the look-alike?", name);
-    return found;
+    (void)call;
+    (void)nth;
 }
 
-#define RESOLVE(member) *(void **)(void *)&standin.member = symbol("standin_cuda_" #member)
+static void no_number(int number)
+{
+    (void)number;
+}
+
+static void no_total(size_t bytes)
+{
+    (void)bytes;
+}
+
+static int none_alive(void)
+{
+    return 0;
+}
+
+static const char *none_called(int index, int *times)
+{
+    (void)index;
+    *times = 0;
+    return NULL;
+}
+
+static void no_reset(void)
+{
+}
+
+struct standin standin = {
+    .fail_call = no_failure,
+    .hold = no_number,
+    .delay = no_number,
+    .fault = no_number,
+    .peers = no_number,
+    .total = no_total,
+    .live = none_alive,
+    .called = none_called,
+    .reset = no_reset,
+};
+
+#define RESOLVE(member) *(void **)(void *)&standin.member = gpu_switch("standin_cuda_" #member)
 
 int cuda_open(void **state)
 {
     (void)state;
-    standin.library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (!standin.library)
-        fail_msg("%s", dlerror());
+    gpu_open();
+    if (!gpu_switch("standin_cuda_reset"))
+        return 0;
     RESOLVE(fail_call);
     RESOLVE(hold);
     RESOLVE(delay);
     RESOLVE(fault);
+    RESOLVE(peers);
     RESOLVE(total);
     RESOLVE(live);
     RESOLVE(called);
     RESOLVE(reset);
-    RESOLVE(allocate);
-    RESOLVE(free);
-    world_allocate = standin.allocate;
-    world_free = standin.free;
     return 0;
 }
 
@@ -61,6 +92,7 @@ int cuda_setup(void **state)
     refit_segments_init(&f.expected, true);
     refit_segments_init(&f.found, true);
     standin.total((size_t)1 << 30);
+    standin.peers(1);
     standin.reset();
     refit_memory_set_patience(20000);
     *state = &f;

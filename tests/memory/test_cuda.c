@@ -8,6 +8,7 @@
 /* First of all: the driver is opened once in a process. */
 static void a_driver_that_did_not_start_is_started_by_the_next(void **state)
 {
+    gpu_need_switches();
     static const char *const starting[] = {"cuInit", "cuDriverGetVersion", "cuDeviceGetCount"};
     struct fixture *f = *state;
     struct refit_arena *slot;
@@ -150,6 +151,7 @@ static void an_exported_slot_is_read_elsewhere_and_not_written(void **state)
 static void a_slot_that_does_not_fit_is_refused_with_the_numbers(void **state)
 {
     struct fixture *f = *state;
+    gpu_need_switches();
     struct refit_arena *slot;
     standin.total((size_t)8 << 20);
     assert_int_equal(refit_cuda_slot_create(0, (uint64_t)64 << 20, &slot, &f->err), REFIT_NO_MEMORY);
@@ -184,6 +186,7 @@ static void held(void *ctx, const struct world_batch *batch)
 static void a_deadline_that_passes_leaves_the_message_to_the_caller(void **state)
 {
     struct fixture *f = *state;
+    gpu_need_switches();
     world_open(&f->world, ONE, WORLD_BUFFERS, TURNED, WORLD_WHOLE);
     world_batches(&f->world, held, f);
     assert_int_equal(f->batches, 1);
@@ -239,6 +242,7 @@ static void failures(void *ctx, const struct world_batch *batch)
 static void any_call_that_fails_is_an_error_that_leaks_nothing_and_the_next_succeeds(void **state)
 {
     struct fixture *f = *state;
+    gpu_need_switches();
     world_open(&f->world, ONE, WORLD_BUFFERS, TURNED, WORLD_WHOLE);
     world_batches(&f->world, failures, f);
     assert_int_equal(f->batches, 1);

@@ -21,16 +21,18 @@ static void set(struct refit_arena *slot, uint8_t value)
     uint64_t at = refit_arena_device_address(slot, 0, BYTES);
     if (refit_arena_kind(slot) == REFIT_ARENA_HOST)
         memset(refit_arena_host(slot, 0, BYTES), value, BYTES);
-    else /* memory of the look-alike's device is the host's */
-        memset((void *)(uintptr_t)at, value, BYTES);
+    else
+        gpu_set(at, value, BYTES);
 }
 
 static uint64_t count(const struct refit_arena *slot, uint8_t value)
 {
-    const uint8_t *bytes = refit_arena_kind(slot) == REFIT_ARENA_HOST
-                               ? refit_arena_host(slot, 0, BYTES)
-                               : (const uint8_t *)(uintptr_t)refit_arena_device_address(slot, 0, BYTES);
+    static uint8_t bytes[BYTES];
     uint64_t found = 0;
+    if (refit_arena_kind(slot) == REFIT_ARENA_HOST)
+        memcpy(bytes, refit_arena_host(slot, 0, BYTES), BYTES);
+    else
+        gpu_read(bytes, refit_arena_device_address(slot, 0, BYTES), BYTES);
     for (uint64_t i = 0; i < BYTES; i++)
         found += bytes[i] == value;
     return found;
@@ -91,6 +93,7 @@ static void a_slot_on_a_device_and_one_in_host_memory_exchange(void **state)
 static void a_device_that_is_lost_tears(void **state)
 {
     struct fixture *f = *state;
+    gpu_need_switches();
     struct pair pair;
     struct refit_exchanged done;
     open_pair(f, &pair, true);
@@ -104,6 +107,7 @@ static void a_device_that_is_lost_tears(void **state)
 static void work_that_is_not_done_in_time_tears(void **state)
 {
     struct fixture *f = *state;
+    gpu_need_switches();
     struct pair pair;
     struct refit_exchanged done;
     open_pair(f, &pair, true);
@@ -118,6 +122,7 @@ static void work_that_is_not_done_in_time_tears(void **state)
 static void a_launch_that_fails_changes_nothing(void **state)
 {
     struct fixture *f = *state;
+    gpu_need_switches();
     struct pair pair;
     struct refit_exchanged done;
     open_pair(f, &pair, true);
@@ -161,6 +166,7 @@ static enum refit_status over_the_bus(struct fixture *f)
 
 static void each_call_of_an_exchange_may_fail(void **state)
 {
+    gpu_need_switches();
     assert_true(fail_each_call(*state, on_device) > 0);
     assert_true(fail_each_call(*state, over_the_bus) > 0);
 }
@@ -178,6 +184,13 @@ static enum refit_status open_again(struct fixture *f, const struct refit_arena 
     return status;
 }
 
+static uint8_t shown_at(const void *at)
+{
+    uint8_t byte;
+    gpu_read(&byte, (uint64_t)(uintptr_t)at, 1);
+    return byte;
+}
+
 static void a_window_shows_one_slot_after_another(void **state)
 {
     struct fixture *f = *state;
@@ -192,11 +205,11 @@ static void a_window_shows_one_slot_after_another(void **state)
     for (int i = 0; i < 6; i++) {
         must(f, refit_window_show(window, opened[i % 2], &f->err));
         assert_ptr_equal(refit_window_at(window, 0), at);
-        assert_true(at[0] == 1 + i % 2 && at[BYTES - 1] == 1 + i % 2);
+        assert_true(shown_at(at) == 1 + i % 2 && shown_at(at + BYTES - 1) == 1 + i % 2);
     }
     struct refit_arena *host = slot_of(f, false, 3);
     assert_int_equal(refit_window_show(window, host, &f->err), REFIT_MISMATCH);
-    assert_true(at[7] == 2);
+    assert_true(shown_at(at + 7) == 2);
     refit_arena_release(host);
     refit_window_destroy(window);
     for (int i = 0; i < 2; i++) {
@@ -208,6 +221,7 @@ static void a_window_shows_one_slot_after_another(void **state)
 static void a_mapping_that_fails_shows_nothing_and_then_what_it_showed(void **state)
 {
     struct fixture *f = *state;
+    gpu_need_switches();
     static const char *const calls[] = {"cuMemMap", "cuMemSetAccess"};
     struct refit_arena *a = slot_of(f, true, 1), *b = slot_of(f, true, 2);
     struct refit_window *window;
@@ -218,7 +232,7 @@ static void a_mapping_that_fails_shows_nothing_and_then_what_it_showed(void **st
         assert_int_equal(refit_window_show(window, b, &f->err), REFIT_SYSTEM);
         assert_non_null(strstr(f->err.text, calls[i]));
         must(f, refit_window_show(window, a, &f->err));
-        assert_int_equal(*(const uint8_t *)refit_window_at(window, 9), 1);
+        assert_int_equal(shown_at(refit_window_at(window, 9)), 1);
     }
     refit_window_destroy(window);
     refit_arena_release(a);
@@ -241,6 +255,7 @@ static enum refit_status show_once(struct fixture *f)
 
 static void each_call_of_a_window_may_fail(void **state)
 {
+    gpu_need_switches();
     assert_true(fail_each_call(*state, show_once) > 0);
 }
 

@@ -31,7 +31,7 @@ static void a_kept_slot_is_taken_back_and_can_be_filled_again(void **state)
     assert_memory_equal(again.id, info.id, sizeof info.id);
     assert_int_equal(again.bytes, info.bytes);
     assert_int_equal(refit_arena_bytes(adopted), BYTES);
-    memset((void *)(uintptr_t)refit_arena_device_address(adopted, 0, BYTES), 7, BYTES); /* mapped for writing */
+    gpu_set(refit_arena_device_address(adopted, 0, BYTES), 7, BYTES); /* mapped for writing */
     refit_arena_release(adopted);
 }
 
@@ -58,6 +58,7 @@ static void another_slot_is_not_taken_for_it(void **state)
 static void memory_that_is_no_slot_is_refused(void **state)
 {
     struct fixture *f = *state;
+    gpu_need_switches();
     struct refit_arena *adopted;
     uint8_t id[REFIT_CUDA_ID_BYTES] = {0};
     int fd = memfd_create("no slot", MFD_CLOEXEC);
@@ -73,6 +74,7 @@ static void memory_that_is_no_slot_is_refused(void **state)
 static void a_node_without_fabric_has_no_handle_for_others(void **state)
 {
     struct fixture *f = *state;
+    gpu_need_switches();
     struct refit_cuda_slot_info info;
     uint8_t handle[REFIT_CUDA_FABRIC_BYTES];
     int fd;
@@ -98,6 +100,7 @@ static int unset_fabric(void **state)
 static void a_fabric_handle_opens_the_same_slot(void **state)
 {
     struct fixture *f = *state;
+    gpu_need_switches();
     struct refit_cuda_slot_info info, seen;
     struct refit_arena *view;
     uint8_t handle[REFIT_CUDA_FABRIC_BYTES] = {0};
@@ -117,6 +120,7 @@ static void a_fabric_handle_opens_the_same_slot(void **state)
 static void where_fabric_is_refused_a_slot_is_an_ordinary_one(void **state)
 {
     struct fixture *f = *state;
+    gpu_need_switches();
     struct refit_cuda_slot_info info;
     int fd;
     standin.fail_call("cuMemCreate", 1);
@@ -155,6 +159,7 @@ static void move_on_both(void *ctx, const struct world_batch *batch)
 static void devices_work_side_by_side(void **state)
 {
     struct fixture *f = *state;
+    gpu_need_devices(2);
     world_open(&f->world, ONE, WORLD_BUFFERS, TURNED, WORLD_WHOLE);
     world_batches(&f->world, move_on_both, f);
     assert_int_equal(f->batches, 1);
@@ -164,6 +169,7 @@ static void devices_work_side_by_side(void **state)
 static void memory_is_counted_by_device(void **state)
 {
     struct fixture *f = *state;
+    gpu_need_switches();
     struct refit_arena *slots[2], *third;
     standin.total((size_t)8 << 20);
     must(f, refit_cuda_slot_create(0, (uint64_t)5 << 20, &slots[0], &f->err));

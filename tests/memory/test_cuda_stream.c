@@ -38,7 +38,7 @@ static void expect_runs(struct fixture *f, const struct world_batch *batch)
     for (;;) {
         must(f, refit_device_runs_next(&cursor, batch->source, runs, 7, 1000, &count, &f->err));
         for (int i = 0; i < count; i++) {
-            memcpy(f->back + done, (const void *)(uintptr_t)runs[i].address, runs[i].bytes);
+            gpu_read(f->back + done, runs[i].address, runs[i].bytes);
             done += runs[i].bytes;
         }
         if (count == 0)
@@ -94,6 +94,7 @@ static void bytes_and_digests_go_from_device_to_device(void **state)
 static void without_digests_dense_bytes_are_a_copy_engines(void **state)
 {
     struct fixture *f = *state;
+    gpu_need_switches();
     refit_segments_init(&f->expected, false);
     refit_segments_init(&f->found, false);
     world_open(&f->world, ONE, WORLD_DEVICE, ONE, WORLD_DEVICE);
@@ -142,19 +143,21 @@ static void a_range_has_the_digest_of_the_cpu(void **state)
     struct fixture *f = *state;
     struct refit_digest cpu = {{0}}, device = {{0}};
     struct refit_arena *arena;
-    uint64_t memory = standin.allocate(0, 70001);
+    static uint8_t bytes[70001];
+    uint64_t memory = gpu_allocate(0, sizeof bytes);
     for (int i = 0; i < 70001; i++)
-        ((uint8_t *)(uintptr_t)memory)[i] = (uint8_t)(i * 31 >> 3);
+        bytes[i] = (uint8_t)(i * 31 >> 3);
+    gpu_write(memory, bytes, sizeof bytes);
     must(f, refit_cuda_arena_create(0, 80000, &arena, &f->err));
     must(f, refit_cuda_bind(arena, 5000, memory, 70001, &f->err));
     must(f, refit_memory_digest_range(arena, 5003, 66666, 12345, &device, &f->err));
-    refit_digest_add(&cpu, (const uint8_t *)(uintptr_t)memory + 3, 66666, 12345);
+    refit_digest_add(&cpu, bytes + 3, 66666, 12345);
     assert_true(refit_digest_equal(cpu, device));
     assert_int_equal(refit_memory_digest_range(arena, 4999, 10, 0, &device, &f->err), REFIT_INVALID);
     assert_int_equal(refit_arena_device_address(arena, 5003, 1), memory + 3);
     assert_int_equal(refit_arena_device_address(arena, 5003, 70001), 0);
     refit_arena_release(arena);
-    standin.free(memory);
+    gpu_free(memory);
 }
 
 /* ---- time ---- */
@@ -187,6 +190,7 @@ static void polled(void *ctx, const struct world_batch *batch)
 static void nothing_blocks_that_only_asks(void **state)
 {
     struct fixture *f = *state;
+    gpu_need_switches();
     world_open(&f->world, ONE, WORLD_DEVICE, TURNED, WORLD_DEVICE);
     world_batches(&f->world, polled, f);
     assert_int_equal(f->batches, 1);
@@ -196,6 +200,7 @@ static void nothing_blocks_that_only_asks(void **state)
 static void an_event_orders_streams(void **state)
 {
     struct fixture *f = *state;
+    gpu_need_switches();
     standin.delay(3000);
     world_open(&f->world, ONE, WORLD_DEVICE, TURNED, WORLD_DEVICE);
     world_batches(&f->world, through_the_lanes, f);
@@ -209,7 +214,8 @@ static void bound_memory_is_the_devices(void **state)
     struct fixture *f = *state;
     struct refit_arena *arena, *host;
     static uint8_t heap[64];
-    uint64_t mine = standin.allocate(0, 4096), other = standin.allocate(1, 4096);
+    gpu_need_switches(); /* a real driver rounds allocations up */
+    uint64_t mine = gpu_allocate(0, 4096), other = gpu_allocate(1, 4096);
     must(f, refit_cuda_arena_create(0, 8192, &arena, &f->err));
     assert_int_equal(refit_cuda_bind(arena, 0, (uint64_t)(uintptr_t)heap, sizeof heap, &f->err), REFIT_INVALID);
     assert_non_null(strstr(f->err.text, "host memory"));
@@ -230,8 +236,8 @@ static void bound_memory_is_the_devices(void **state)
     assert_int_equal(refit_cuda_arena_create(2, 1, &arena, &f->err), REFIT_NOT_FOUND);
     refit_arena_release(host);
     refit_arena_release(arena);
-    standin.free(mine);
-    standin.free(other);
+    gpu_free(mine);
+    gpu_free(other);
 }
 
 static void foreign(void *ctx, const struct world_batch *batch)
@@ -251,6 +257,7 @@ static void foreign(void *ctx, const struct world_batch *batch)
 static void a_stream_of_another_device_is_refused(void **state)
 {
     struct fixture *f = *state;
+    gpu_need_devices(2);
     world_open(&f->world, ONE, WORLD_DEVICE, TURNED, WORLD_DEVICE);
     world_batches(&f->world, foreign, f);
     assert_int_equal(f->batches, 1);
@@ -259,6 +266,7 @@ static void a_stream_of_another_device_is_refused(void **state)
 static void staging_that_does_not_fit_is_refused_with_the_numbers(void **state)
 {
     struct fixture *f = *state;
+    gpu_need_switches();
     struct refit_cuda_buffer *buffer;
     standin.total((size_t)1 << 20);
     assert_int_equal(refit_cuda_buffer_create(0, 4 << 20, &buffer, &f->err), REFIT_NO_MEMORY);
@@ -332,6 +340,7 @@ static void failures(void *ctx, const struct world_batch *batch)
 static void any_call_that_fails_is_an_error_that_leaks_nothing(void **state)
 {
     struct fixture *f = *state;
+    gpu_need_switches();
     world_open(&f->world, ONE, WORLD_DEVICE, TURNED, WORLD_DEVICE);
     world_batches(&f->world, failures, f);
     assert_int_equal(f->batches, 1);

@@ -12,13 +12,11 @@
 
 #include "memory/cuda.h"
 #include "tests/memory/world.h"
+#include "tests/support/gpu.h"
 #include "tests/support/safetensors_writer.h"
 
 #define UNTOUCHED 0xEE
 #define OWNED_MAX 16384
-
-uint64_t (*world_allocate)(int device, size_t bytes);
-void (*world_free)(uint64_t address);
 
 static void must(enum refit_status status, const struct refit_error *err)
 {
@@ -112,11 +110,15 @@ struct bind_pass {
 static uint8_t *own_copy(struct world_side *side, const uint8_t *bytes, uint64_t len)
 {
     size_t room = len + (len == 0);
-    uint8_t *memory = side->memory == WORLD_DEVICE ? (void *)(uintptr_t)world_allocate(0, room) : malloc(room);
+    bool device = side->memory == WORLD_DEVICE;
+    uint8_t *memory = device ? (void *)(uintptr_t)gpu_allocate(0, room) : malloc(room);
     assert_non_null(memory);
     assert_true(side->owned_count < OWNED_MAX);
     side->owned[side->owned_count++] = memory;
-    memcpy(memory, bytes, len);
+    if (device)
+        gpu_write((uint64_t)(uintptr_t)memory, bytes, len);
+    else
+        memcpy(memory, bytes, len);
     return memory;
 }
 
@@ -201,7 +203,7 @@ static void close_side(struct world_side *side)
     }
     for (size_t i = 0; i < side->owned_count; i++) {
         if (side->memory == WORLD_DEVICE)
-            world_free((uint64_t)(uintptr_t)side->owned[i]);
+            gpu_free((uint64_t)(uintptr_t)side->owned[i]);
         else
             free(side->owned[i]);
     }
@@ -231,10 +233,12 @@ static bool check_buffer(void *ctx, const struct refit_buffer *buffer)
         struct refit_piece piece;
         assert_true(refit_arena_piece(pass->arena, at, &piece));
         uint64_t piece_end = piece.offset + piece.bytes, len = (piece_end < end ? piece_end : end) - at;
-        const void *found = refit_arena_kind(pass->arena) == REFIT_ARENA_CUDA
-                                ? (void *)(uintptr_t)refit_arena_device_address(pass->arena, at, len)
-                                : refit_arena_host(pass->arena, at, len);
-        assert_memory_equal(found, pass->ideal + at, len);
+        bool device = refit_arena_kind(pass->arena) == REFIT_ARENA_CUDA;
+        uint8_t *read = device ? malloc(len + 1) : NULL;
+        if (device)
+            gpu_read(read, refit_arena_device_address(pass->arena, at, len), len);
+        assert_memory_equal(device ? read : refit_arena_host(pass->arena, at, len), pass->ideal + at, len);
+        free(read);
         at += len;
     }
     return true;

@@ -32,10 +32,6 @@ struct world {
     struct world_side destination;
 };
 
-/* Where WORLD_DEVICE has its memory from, which the host can read and write. */
-extern uint64_t (*world_allocate)(int device, size_t bytes);
-extern void (*world_free)(uint64_t address);
-
 /* Builds both sides from JSON; the source holds every tensor's content, the destination 0xEE everywhere. */
 void world_open(struct world *world, const char *source, enum world_memory source_memory, const char *destination,
                 enum world_memory destination_memory);

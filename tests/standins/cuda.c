@@ -24,7 +24,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct call calls[CALLS_MAX];
 static char failing[48];
 static int fail_in;
-static atomic_int live;
+static atomic_int live, peers_refused;
 static struct {
     char context; /* its address is the handle */
     atomic_int retained;
@@ -128,11 +128,23 @@ __attribute__((destructor)) static void report(void)
     _exit(70);
 }
 
+/* As CUDA has it: a list of what this process sees. */
+static int visible(int count)
+{
+    const char *list = getenv("CUDA_VISIBLE_DEVICES");
+    if (!list)
+        return count;
+    int listed = *list ? 1 : 0;
+    for (; *list; list++)
+        listed += *list == ',';
+    return listed < count ? listed : count;
+}
+
 int standin_devices(void)
 {
     const char *text = getenv("STANDIN_CUDA_DEVICES");
     int count = text ? atoi(text) : 1;
-    return count < 1 || count > STANDIN_DEVICES_MAX ? 1 : count;
+    return visible(count < 1 || count > STANDIN_DEVICES_MAX ? 1 : count);
 }
 
 int standin_need_context(const char *call)
@@ -193,18 +205,48 @@ CUresult cuDeviceGet(CUdevice *device, int ordinal)
 }
 
 /* STANDIN_CUDA_ORDER "1,0": what this process calls 0 is the machine's 1. */
-static int machine_number(int device)
+int standin_machine_number(int device)
 {
     const char *order = getenv("STANDIN_CUDA_ORDER");
+    if (!order)
+        order = getenv("CUDA_VISIBLE_DEVICES");
     for (int i = 0; order && i < device; i++)
         order = strchr(order, ',') ? strchr(order, ',') + 1 : NULL;
     return order ? atoi(order) : device;
 }
 
+int standin_local_number(int machine)
+{
+    for (int device = 0; device < standin_devices(); device++)
+        if (standin_machine_number(device) == machine)
+            return device;
+    return -1;
+}
+
+void standin_cuda_peers(int allowed)
+{
+    atomic_store(&peers_refused, !allowed);
+}
+
+bool standin_can_reach(int device, int machine)
+{
+    return standin_machine_number(device) == machine || (!atomic_load(&peers_refused) && !getenv("STANDIN_CUDA_NO_PEERS"));
+}
+
+CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
+{
+    ENTER_FAILS(FAILED);
+    if (device < 0 || device >= standin_devices() || peer < 0 || peer >= standin_devices())
+        return CUDA_ERROR_INVALID_DEVICE;
+    /* Of one and the same device CUDA says no. */
+    *can = device != peer && standin_can_reach(device, standin_machine_number(peer));
+    return CUDA_SUCCESS;
+}
+
 CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
 {
     ENTER_FAILS(FAILED);
-    device = machine_number(device);
+    device = standin_machine_number(device);
     memset(uuid, 0x5A + device, sizeof *uuid);
     return CUDA_SUCCESS;
 }

@@ -22,6 +22,11 @@ _Noreturn void standin_die(const char *call, const char *format, ...) __attribut
 void standin_count(int by); /* of objects alive */
 
 int standin_devices(void);
+/* The machine's number of a device, by which other processes know it, and this process's number of it; -1: it has none. */
+int standin_machine_number(int device);
+int standin_local_number(int machine);
+/* The device may be given access to memory of the machine's device `machine`. */
+bool standin_can_reach(int device, int machine);
 /* The device of the thread's current context; dies when there is none. */
 int standin_need_context(const char *call);
 CUcontext standin_context(int device);

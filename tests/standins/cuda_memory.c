@@ -3,6 +3,7 @@
  * Memory: the heap for cuMemAlloc and pinned memory, memfds for what cuMemCreate makes.
  */
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -11,17 +12,20 @@
 
 #include "tests/standins/cuda_internal.h"
 
+#define MEMORY_NAME "stand-in device memory of "
 #define GRANULARITY ((size_t)2 << 20)
 #define REGIONS_MAX 16384
 
 struct region {
     enum standin_kind kind;
     int device; /* of what is mapped, for a reservation */
+    int machine; /* of a handle and a reservation: the machine's number of that device */
     uint64_t address; /* of a handle: its number */
     uint64_t bytes;
     int fd; /* of a handle */
     bool mapped;
     int access; /* PROT_* */
+    int accesses[STANDIN_DEVICES_MAX]; /* of a reservation: each device's own */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -142,11 +146,13 @@ void standin_touch_on(const char *call, int device, uint64_t address, uint64_t b
     if (!region)
         standin_die(call, "%llu bytes at %#llx are not memory of the device, nor pinned", (unsigned long long)bytes,
                     (unsigned long long)address);
-    if (device != STANDIN_ANY_DEVICE && region->kind != STANDIN_PINNED &&
-        region->kind != STANDIN_REGISTERED && region->device != device)
-        standin_die(call, "%#llx is memory of device %d, and this runs on device %d", (unsigned long long)address,
-                    region->device, device);
-    if ((region->access & need) != need)
+    bool mapped = region->kind == STANDIN_RESERVED && device != STANDIN_ANY_DEVICE;
+    int access = mapped ? region->accesses[device] : region->access;
+    if (device != STANDIN_ANY_DEVICE && region->device != device &&
+        (region->kind == STANDIN_DEVICE || (mapped && access == PROT_NONE)))
+        standin_die(call, "%#llx is memory of device %d, and this runs on device %d, which was given no access",
+                    (unsigned long long)address, region->device, device);
+    if ((access & need) != need)
         standin_die(call, "%#llx may not be %s", (unsigned long long)address, writing ? "written" : "read");
     pthread_mutex_unlock(&lock);
 }
@@ -289,12 +295,14 @@ CUresult cuMemHostGetDevicePointer(CUdeviceptr *out, void *memory, unsigned int 
     return CUDA_SUCCESS;
 }
 
-static void add_handle(const char *call, CUmemGenericAllocationHandle *out, int device, int fd, uint64_t bytes)
+static void add_handle(const char *call, CUmemGenericAllocationHandle *out, int machine, int fd, uint64_t bytes)
 {
+    int device = standin_local_number(machine);
     pthread_mutex_lock(&lock);
     *out = next_handle++;
     pthread_mutex_unlock(&lock);
-    add(call, (struct region){.kind = STANDIN_HANDLE, .device = device, .address = *out, .bytes = bytes, .fd = fd});
+    add(call, (struct region){.kind = STANDIN_HANDLE, .device = device, .machine = machine, .address = *out,
+                              .bytes = bytes, .fd = fd});
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUmemAllocationProp *prop,
@@ -305,10 +313,13 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUme
         return CUDA_ERROR_INVALID_VALUE;
     if (in_use(prop->location.id) + bytes > total)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    int fd = memfd_create("stand-in device memory", MFD_CLOEXEC);
+    int machine = standin_machine_number(prop->location.id);
+    char name[32];
+    snprintf(name, sizeof name, MEMORY_NAME "%d", machine);
+    int fd = memfd_create(name, MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0)
         standin_die(__func__, "no memfd of %zu bytes", bytes);
-    add_handle(__func__, out, prop->location.id, fd, bytes);
+    add_handle(__func__, out, machine, fd, bytes);
     return CUDA_SUCCESS;
 }
 
@@ -351,6 +362,18 @@ static int descriptor_of(void *shared, CUmemAllocationHandleType type)
     return fd;
 }
 
+/* The machine's device that the memory is of. Memory that no look-alike made is taken for the current one's: tests hand
+ * over what only looks like a slot. */
+static int machine_of(int fd, int device)
+{
+    char path[40], name[64] = "";
+    int machine;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    if (readlink(path, name, sizeof name - 1) > 0 && sscanf(name, "/memfd:" MEMORY_NAME "%d", &machine) == 1)
+        return machine;
+    return standin_machine_number(device);
+}
+
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *shared, CUmemAllocationHandleType type)
 {
     struct stat st;
@@ -358,7 +381,10 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void 
     int fd = descriptor_of(shared, type);
     if (fstat(fd, &st) != 0 || st.st_size <= 0 || (uint64_t)st.st_size % GRANULARITY != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    add_handle(__func__, out, device, dup(fd), (uint64_t)st.st_size);
+    int machine = machine_of(fd, device);
+    if (standin_local_number(machine) < 0)
+        return CUDA_ERROR_INVALID_DEVICE; /* not one that this process (this container) sees */
+    add_handle(__func__, out, machine, dup(fd), (uint64_t)st.st_size);
     return CUDA_SUCCESS;
 }
 
@@ -402,7 +428,9 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneric
         standin_die(__func__, "mmap");
     range->mapped = fits;
     range->device = memory->device;
+    range->machine = memory->machine;
     range->access = PROT_NONE;
+    memset(range->accesses, 0, sizeof range->accesses);
     pthread_mutex_unlock(&lock);
     return fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -428,9 +456,15 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc
     struct region *range = find(STANDIN_RESERVED, address);
     if (!range || !range->mapped || range->bytes != bytes || count != 1)
         standin_die(__func__, "%#llx is not mapped", (unsigned long long)address);
-    range->device = desc->location.id;
-    range->access = desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? PROT_READ | PROT_WRITE : PROT_READ;
-    mprotect((void *)(uintptr_t)address, bytes, range->access);
+    int id = desc->location.id;
+    if (desc->location.type != CU_MEM_LOCATION_TYPE_DEVICE || id < 0 || id >= standin_devices())
+        standin_die(__func__, "location %d of type %d", id, (int)desc->location.type);
+    bool reaches = standin_can_reach(id, range->machine);
+    if (reaches) {
+        range->accesses[id] = desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? PROT_READ | PROT_WRITE : PROT_READ;
+        range->access |= range->accesses[id];
+        mprotect((void *)(uintptr_t)address, bytes, range->access);
+    }
     pthread_mutex_unlock(&lock);
-    return CUDA_SUCCESS;
+    return reaches ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }

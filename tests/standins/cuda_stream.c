@@ -24,7 +24,6 @@ struct item {
     const char *call;
     uint64_t dst, src, bytes;
     uint8_t value;
-    bool any_device; /* the driver copies between devices, too */
     void *pageable;  /* owned copy of a source that was not pinned */
     struct refit_cuda_move move;
     struct refit_cuda_exchange_range range;
@@ -112,10 +111,9 @@ static void run_exchange(const struct item *item, int device)
 
 static void copy(const struct item *item, int device)
 {
-    int where = item->any_device ? STANDIN_ANY_DEVICE : device;
     if (!item->pageable)
-        standin_touch_on(item->call, where, item->src, item->bytes, false);
-    standin_touch_on(item->call, where, item->dst, item->bytes, true);
+        standin_touch_on(item->call, device, item->src, item->bytes, false);
+    standin_touch_on(item->call, device, item->dst, item->bytes, true);
     memmove((void *)(uintptr_t)item->dst, item->pageable ? item->pageable : (const void *)(uintptr_t)item->src,
             item->bytes);
 }
@@ -382,8 +380,24 @@ CUresult cuMemcpyDtoHAsync(void *dst, CUdeviceptr src, size_t bytes, CUstream st
 CUresult cuMemcpyDtoDAsync(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
 {
     ENTER_CONTEXT(FAILED);
-    return enqueue(__func__, stream,
-                   (struct item){.what = COPY, .dst = dst, .src = src, .bytes = bytes, .any_device = true});
+    return enqueue(__func__, stream, (struct item){.what = COPY, .dst = dst, .src = src, .bytes = bytes});
+}
+
+/* At once, whatever is queued: streams are made so that they do not wait for the default one, which has these. */
+CUresult cuMemcpyHtoD(CUdeviceptr dst, const void *src, size_t bytes)
+{
+    ENTER_CONTEXT(FAILED);
+    standin_touch_on(__func__, device, dst, bytes, true);
+    memcpy((void *)(uintptr_t)dst, src, bytes);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemcpyDtoH(void *dst, CUdeviceptr src, size_t bytes)
+{
+    ENTER_CONTEXT(FAILED);
+    standin_touch_on(__func__, device, src, bytes, false);
+    memcpy(dst, (const void *)(uintptr_t)src, bytes);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t bytes, CUstream stream)

@@ -5,7 +5,8 @@
  * name, and so does exit with something still allocated.
  *
  * STANDIN_CUDA_DEVICES in the environment: how many devices there are (1); STANDIN_CUDA_FABRIC: they have fabric handles
- * (of this process's own memory); STANDIN_CUDA_ORDER: the machine's numbers of this process's devices ("1,0");
+ * (of this process's own memory); CUDA_VISIBLE_DEVICES, as CUDA has it; STANDIN_CUDA_ORDER: the machine's numbers of this process's devices ("1,0");
+ * STANDIN_CUDA_NO_PEERS: no device reaches another's memory;
  * STANDIN_CUDA_CONTROL: a file that is looked for at each call, and when it is there is obeyed and removed: "fail CALL NTH"
  * or "hold 0" and "hold 1", as below.
  */
@@ -27,6 +28,8 @@ STANDIN_API void standin_cuda_delay(int microseconds);
 /* The nth kernel (from 1) that runs reads a bad address: its device's context is lost, what is queued on it is dropped, and
  * all calls fail with CUDA_ERROR_ILLEGAL_ADDRESS until the context has been given back. 0: none will. */
 STANDIN_API void standin_cuda_fault(int nth);
+/* 0: from now on no device is given access to another's memory, nor does an import of it open for one; 1: as at first. */
+STANDIN_API void standin_cuda_peers(int allowed);
 /* Each device's memory from now on. */
 STANDIN_API void standin_cuda_total(size_t bytes);
 /* Objects alive. */

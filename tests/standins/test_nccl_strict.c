@@ -238,7 +238,7 @@ static void memory_that_is_not_the_device_s_is_refused(void **state)
 static CUdeviceptr map_read_only(size_t bytes)
 {
     const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED};
-    const CUmemAccessDesc access = {.flags = CU_MEM_ACCESS_FLAGS_PROT_READ};
+    const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}, .flags = CU_MEM_ACCESS_FLAGS_PROT_READ};
     CUmemGenericAllocationHandle handle;
     CUdeviceptr address;
     CHECK(cuMemCreate(&handle, bytes, &prop, 0) == CUDA_SUCCESS);

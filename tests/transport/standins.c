@@ -38,6 +38,7 @@ int standins_open(void **state)
     RESOLVE(cuda, hold);
     RESOLVE(cuda, delay);
     RESOLVE(cuda, fault);
+    RESOLVE(cuda, peers);
     RESOLVE(cuda, total);
     RESOLVE(cuda, live);
     RESOLVE(cuda, called);

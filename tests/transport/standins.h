@@ -16,6 +16,7 @@ struct standin_switches {
         STANDIN_MEMBER(cuda, hold)
         STANDIN_MEMBER(cuda, delay)
         STANDIN_MEMBER(cuda, fault)
+        STANDIN_MEMBER(cuda, peers)
         STANDIN_MEMBER(cuda, total)
         STANDIN_MEMBER(cuda, live)
         STANDIN_MEMBER(cuda, called)

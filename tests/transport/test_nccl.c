@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "memory/ops.h"
 #include "tests/layouts/random_layout.h"
 #include "tests/transport/pull.h"
 #include "tests/transport/standins.h"
@@ -135,6 +136,44 @@ static void dense_windows_are_not_staged(void **state)
     assert_int_equal(stats.copied_bytes, 0);
     pair_close(&pair);
     world_close(&world);
+}
+
+/* The ranks of the group are on devices of their own. */
+static void spread_to_a_group(bool peers)
+{
+    static const char one[] =
+        "{\"format\":\"refit-layout/1\",\"ranks\":1,\"meshes\":{\"m\":{\"axes\":[\"s\"],\"shape\":[1]}},\"entries\":["
+        "{\"tensor\":\"w\",\"dtype\":\"BF16\",\"shape\":[40,3000],\"mesh\":\"m\",\"placements\":[\"Replicate\"]}]}";
+    static const char three[] =
+        "{\"format\":\"refit-layout/1\",\"ranks\":3,\"meshes\":{\"m\":{\"axes\":[\"s\"],\"shape\":[3]}},\"entries\":["
+        "{\"tensor\":\"w\",\"dtype\":\"BF16\",\"shape\":[40,3000],\"mesh\":\"m\",\"placements\":[\"Replicate\"],"
+        "\"order\":[1,0]}]}";
+    struct refit_memory_between_devices before, after;
+    struct world world;
+    struct pair pair;
+    standins.cuda.peers(peers);
+    refit_memory_between_devices(&before);
+    world_open(&world, one, three, WORLD_DEVICE);
+    pair_open(&pair, &world, nccl, 1, true);
+    assert_int_equal(pull_all(nccl, pair.receiver, &world, 0).ok, plan_batches(world.plan));
+    finish_and_check(&pair, &world);
+    refit_memory_between_devices(&after);
+    uint64_t bytes = 2 * refit_plan_bytes(world.plan);
+    assert_int_equal(after.direct_bytes - before.direct_bytes, peers ? bytes : 0);
+    assert_int_equal(after.by_host_bytes - before.by_host_bytes, peers ? 0 : bytes);
+    pair_close(&pair);
+    world_close(&world);
+    standins.cuda.peers(1);
+}
+
+static void devices_of_a_group_read_what_landed_on_one_of_them(void **state)
+{
+    spread_to_a_group(true);
+}
+
+static void where_they_cannot_it_goes_by_the_host(void **state)
+{
+    spread_to_a_group(false);
 }
 
 static void a_batch_that_is_sent_twice_is_tallied_once(void **state)
@@ -335,6 +374,8 @@ int main(void)
         TEST(bytes_land_with_verification_off),
         TEST(random_layouts_land),
         TEST(dense_windows_are_not_staged),
+        TEST(devices_of_a_group_read_what_landed_on_one_of_them),
+        TEST(where_they_cannot_it_goes_by_the_host),
         TEST(a_batch_that_is_sent_twice_is_tallied_once),
         TEST(a_bit_that_flips_under_way_is_seen_and_the_batch_asked_again),
         TEST(the_next_refit_finds_the_communicators_of_the_last),

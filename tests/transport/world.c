@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/transport/world.h"
 
-#include <dlfcn.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -15,7 +14,7 @@
 
 #include "base/io.h"
 #include "memory/cuda.h"
-#include "tests/standins/standin_cuda.h"
+#include "tests/support/gpu.h"
 
 #define REFIT_ID "refit-test-1"
 #define WORLD_WAIT_MS 60000
@@ -175,8 +174,6 @@ static bool bind_buffer(void *ctx, const struct refit_buffer *buffer)
 
 /* ---- memory of a device ---- */
 
-#define DEVICES 8
-
 static int next_device;
 
 bool world_on_devices(void)
@@ -189,47 +186,75 @@ void world_next_device(int device)
     next_device = device;
 }
 
-static void *standin(const char *name)
+/* The host's copy is the memory itself where that is the look-alike's. */
+static void upload(const struct world_rank *rank)
 {
-    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    void *found = library ? dlsym(library, name) : NULL;
-    if (!found)
-        fail_msg("%s: not in libcuda.so.1: is it the look-alike?", name);
-    return found;
+    if (rank->address && rank->bytes != (void *)(uintptr_t)rank->address)
+        gpu_write(rank->address, rank->bytes, rank->size);
+}
+
+static void download(const struct world_rank *rank)
+{
+    if (rank->address && rank->bytes != (void *)(uintptr_t)rank->address)
+        gpu_read(rank->bytes, rank->address, rank->size);
 }
 
 static bool bind_device_buffer(void *ctx, const struct refit_buffer *buffer)
 {
     struct world_rank *rank = ctx;
     struct refit_error err;
-    must(refit_cuda_bind(rank->arena, buffer->offset, (uint64_t)(uintptr_t)(rank->bytes + buffer->offset), buffer->bytes,
-                         &err),
-         &err);
+    must(refit_cuda_bind(rank->arena, buffer->offset, rank->address + buffer->offset, buffer->bytes, &err), &err);
     return true;
 }
 
-static void open_device_rank(const struct refit_layout *layout, uint32_t number, int guard, struct world_rank *rank)
+/* As a trainer has it. */
+static void open_allocation(const struct refit_layout *layout, uint32_t number, int device, struct world_rank *rank)
 {
     struct refit_error err;
-    __typeof__(standin_cuda_allocate) *allocate;
-    *(void **)(void *)&allocate = standin("standin_cuda_allocate");
-    int device = next_device++ % DEVICES;
+    must(refit_cuda_arena_create(device, rank->size, &rank->arena, &err), &err);
+    rank->address = rank->allocation = gpu_allocate(device, rank->size ? rank->size : 1);
+    refit_layout_buffers(layout, number, bind_device_buffer, rank);
+}
+
+/* As refitd has it. */
+static void open_device_slot(int device, struct world_rank *rank)
+{
+    struct refit_error err;
+    must(refit_cuda_slot_create(device, rank->size, &rank->arena, &err), &err);
+    rank->address = refit_arena_device_address(rank->arena, 0, rank->size);
+}
+
+static void open_device_rank(const struct refit_layout *layout, uint32_t number, bool slot, int guard,
+                             struct world_rank *rank)
+{
+    int device = next_device++ % gpu_devices();
     rank->fd = -1;
     rank->on_device = true;
     rank->size = refit_layout_arena_bytes(layout, number);
-    must(refit_cuda_arena_create(device, rank->size, &rank->arena, &err), &err);
-    rank->bytes = (uint8_t *)(uintptr_t)allocate(device, rank->size ? rank->size : 1);
+    if (slot && rank->size > 0)
+        open_device_slot(device, rank);
+    else
+        open_allocation(layout, number, device, rank);
+    bool seen = gpu_switch("standin_cuda_allocate") != NULL;
+    rank->bytes = seen ? (uint8_t *)(uintptr_t)rank->address : malloc(rank->size + 1);
     assert_non_null(rank->bytes);
     memset(rank->bytes, guard, rank->size);
-    refit_layout_buffers(layout, number, bind_device_buffer, rank);
+    upload(rank);
 }
 
 static void close_device_rank(struct world_rank *rank)
 {
-    __typeof__(standin_cuda_free) *give_back;
-    *(void **)(void *)&give_back = standin("standin_cuda_free");
-    give_back((uint64_t)(uintptr_t)rank->bytes);
+    if (rank->bytes != (void *)(uintptr_t)rank->address)
+        free(rank->bytes);
     refit_arena_release(rank->arena);
+    if (rank->allocation)
+        gpu_free(rank->allocation);
+}
+
+/* Who fills what: trainers' memory has no descriptor, a replica's has. */
+static bool is_slot(enum world_memory memory, int guard)
+{
+    return guard == WORLD_GUARD || (memory != WORLD_HEAP && memory != WORLD_DEVICE);
 }
 
 static void open_rank(const struct refit_layout *layout, uint32_t number, enum world_memory memory, int guard,
@@ -238,7 +263,7 @@ static void open_rank(const struct refit_layout *layout, uint32_t number, enum w
     struct refit_error err;
     uint64_t size = refit_layout_arena_bytes(layout, number);
     if (memory == WORLD_DEVICE || world_on_devices()) {
-        open_device_rank(layout, number, guard, rank);
+        open_device_rank(layout, number, is_slot(memory, guard), guard, rank);
         return;
     }
     rank->size = size;
@@ -293,6 +318,7 @@ void world_open_layouts(struct world *world, struct refit_layout *source, struct
         struct refit_plan_scope own = {.side = REFIT_SOURCE, .rank = i};
         open_rank(source, i, memory, 0, rank);
         visit_rank(source, i, rank->bytes, NULL);
+        upload(rank);
         must(refit_plan_build(source, destination, own, &rank->plan, &err), &err);
         rank->tally = refit_tally_create(tensors);
     }
@@ -332,6 +358,7 @@ void world_check_landed(const struct world *world)
         const struct world_rank *rank = &world->destination_ranks[i];
         uint8_t *touched = calloc(1, rank->size + 1);
         assert_non_null(touched);
+        download(rank);
         visit_rank(world->destination, i, rank->bytes, touched);
         for (uint64_t at = 0; at < rank->size; at++)
             if (!touched[at] && rank->bytes[at] != WORLD_GUARD)
@@ -359,6 +386,7 @@ uint8_t *world_snapshot(const struct world *world)
     uint8_t *copy = malloc(total + 1), *at = copy;
     assert_non_null(copy);
     for (uint32_t i = 0; i < world->destinations; i++) {
+        download(&world->destination_ranks[i]);
         memcpy(at, world->destination_ranks[i].bytes, world->destination_ranks[i].size);
         at += world->destination_ranks[i].size;
     }
@@ -368,6 +396,7 @@ uint8_t *world_snapshot(const struct world *world)
 bool world_unchanged(const struct world *world, const uint8_t *snapshot)
 {
     for (uint32_t i = 0; i < world->destinations; i++) {
+        download(&world->destination_ranks[i]);
         if (memcmp(snapshot, world->destination_ranks[i].bytes, world->destination_ranks[i].size) != 0)
             return false;
         snapshot += world->destination_ranks[i].size;

@@ -19,13 +19,15 @@ enum world_memory {
     WORLD_UNSEALED, /* a memfd that its owner could cut short */
     WORLD_FILE,     /* a regular file, read with pread */
     WORLD_MIXED,    /* buffers by turns in a sealed memfd and in ordinary memory */
-    WORLD_DEVICE,   /* a device's, which its look-alike lets the host read and write */
+    WORLD_DEVICE,   /* a device's, as a trainer has it; sources that are said to be others are slots, with REFIT_TEST_DEVICES */
 };
 
 struct world_rank {
     struct refit_arena *arena;
-    uint8_t *bytes; /* a plain mapping of the whole space; a source of kind file has it too */
+    uint8_t *bytes; /* a plain mapping of the whole space; a source of kind file has it too; of a device, perhaps a copy */
     uint64_t size;
+    uint64_t address;    /* on a device; 0 */
+    uint64_t allocation; /* the same, unless it is a slot */
     int fd;
     bool on_device;
     struct refit_plan *plan;   /* sources: its side */
