@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/io.h"
+#include "tls/secrets.h"
 
 #define FILE_MAX ((size_t)1 << 20)
 #define DEPTH_MAX 8
@@ -183,6 +184,8 @@ static bool settle(SSL_CTX *context, const struct refit_tls_config *config)
                                   (data ? 0 : SSL_MODE_RELEASE_BUFFERS));
     SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_verify_depth(context, DEPTH_MAX);
+    if (data)
+        refit_tls_secrets_ask(context);
     return SSL_CTX_set_num_tickets(context, 0) == 1 &&
            SSL_CTX_set_min_proto_version(context, data ? TLS1_3_VERSION : TLS1_2_VERSION) == 1 &&
            SSL_CTX_set_ciphersuites(context, CIPHERS_13) == 1 && SSL_CTX_set_cipher_list(context, CIPHERS_12) == 1;

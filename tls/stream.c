@@ -14,23 +14,20 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "tls/bulk.h"
 #include "tls/load.h"
 
-#define RECORD_BYTES ((size_t)16384)  /* the most plain text in one record */
-#define UNSENT_BYTES ((size_t)192 << 10) /* records that go to the kernel in one call */
-#define AHEAD_BYTES ((size_t)192 << 10)  /* records that come from it in one call */
+#define RECORD_BYTES REFIT_TLS_CONTENT_MAX
 
 struct refit_tls_stream {
     SSL *ssl;
-    int fd;
+    struct refit_tls_socket socket; /* its buffers are for records that OpenSSL or `bulk` makes, not the kernel */
+    struct refit_tls_bulk *bulk;    /* owned; all that follows the handshake, where it can */
+    struct refit_tls_secrets secrets;
     struct refit_tls_report report;
     short wants; /* of the last step */
     uint64_t records_per_key;
     bool failed, direct; /* direct: the kernel may encrypt, so records go straight to the socket */
-    char *unsent;
-    size_t unsent_from, unsent_to;
-    char *ahead; /* read from the socket, not yet by OpenSSL */
-    size_t ahead_from, ahead_to;
     char *packed; /* small pieces on their way into one record; made when first needed */
     uint64_t records, key_updates; /* sent under the current key; how often it was replaced */
     char *held;   /* a record that OpenSSL could not get rid of: it wants the same bytes again */
@@ -39,41 +36,20 @@ struct refit_tls_stream {
 
 /* --- records to the socket -------------------------------------------------------------------------------------- */
 
-static bool would_block(int errnum)
-{
-    return errnum == EAGAIN || errnum == EWOULDBLOCK;
-}
-
-/* One send for many records: OpenSSL writes one at a time, and a call for each costs at least the copy that it saves.
- * `more`: the kernel may wait for what follows before it sends a packet that is not full. */
-static bool drain(struct refit_tls_stream *s, bool more)
-{
-    const int flags = MSG_NOSIGNAL | (more ? MSG_MORE : 0);
-    while (s->unsent_from < s->unsent_to) {
-        ssize_t sent = send(s->fd, s->unsent + s->unsent_from, s->unsent_to - s->unsent_from, flags);
-        if (sent < 0 && errno == EINTR)
-            continue;
-        if (sent < 0)
-            return false;
-        s->unsent_from += (size_t)sent;
-    }
-    s->unsent_from = s->unsent_to = 0;
-    return true;
-}
-
+/* One send for many records: OpenSSL writes one at a time. */
 static int bio_write(BIO *bio, const char *data, int len)
 {
-    struct refit_tls_stream *s = BIO_get_data(bio);
+    struct refit_tls_socket *socket = BIO_get_data(bio);
     BIO_clear_retry_flags(bio);
     if (len <= 0)
         return 0;
-    if ((size_t)len > UNSENT_BYTES - s->unsent_to && !drain(s, true) && (size_t)len > UNSENT_BYTES - s->unsent_to) {
-        if (would_block(errno))
+    if ((size_t)len > REFIT_TLS_UNSENT - socket->unsent_to && !refit_tls_socket_drain(socket, true)) {
+        if (refit_tls_would_block(errno))
             BIO_set_retry_write(bio);
         return -1;
     }
-    memcpy(s->unsent + s->unsent_to, data, (size_t)len);
-    s->unsent_to += (size_t)len;
+    memcpy(socket->unsent + socket->unsent_to, data, (size_t)len);
+    socket->unsent_to += (size_t)len;
     return len;
 }
 
@@ -81,25 +57,20 @@ static int bio_write(BIO *bio, const char *data, int len)
  * all that it has to the front of its buffer for each record.) */
 static int bio_read(BIO *bio, char *data, int len)
 {
-    struct refit_tls_stream *s = BIO_get_data(bio);
+    struct refit_tls_socket *socket = BIO_get_data(bio);
     BIO_clear_retry_flags(bio);
     if (len <= 0)
         return 0;
-    if (s->ahead_from == s->ahead_to) {
-        ssize_t got;
-        do
-            got = recv(s->fd, s->ahead, AHEAD_BYTES, 0);
-        while (got < 0 && errno == EINTR);
-        if (got < 0 && would_block(errno))
+    if (socket->ahead_from == socket->ahead_to) {
+        long got = refit_tls_socket_fetch(socket);
+        if (got < 0 && refit_tls_would_block(errno))
             BIO_set_retry_read(bio);
         if (got <= 0)
             return (int)got;
-        s->ahead_from = 0;
-        s->ahead_to = (size_t)got;
     }
-    size_t have = s->ahead_to - s->ahead_from, take = have < (size_t)len ? have : (size_t)len;
-    memcpy(data, s->ahead + s->ahead_from, take);
-    s->ahead_from += take;
+    size_t have = socket->ahead_to - socket->ahead_from, take = have < (size_t)len ? have : (size_t)len;
+    memcpy(data, socket->ahead + socket->ahead_from, take);
+    socket->ahead_from += take;
     return (int)take;
 }
 
@@ -151,17 +122,15 @@ static enum refit_status join(struct refit_tls_stream *s, struct refit_error *er
 {
     BIO *bio;
     if (s->direct) {
-        bio = BIO_new_socket(s->fd, BIO_NOCLOSE);
+        bio = BIO_new_socket(s->socket.fd, BIO_NOCLOSE);
     } else {
         pthread_once(&method_once, make_method);
-        s->unsent = malloc(UNSENT_BYTES);
-        s->ahead = malloc(AHEAD_BYTES);
-        bio = s->unsent && s->ahead && method ? BIO_new(method) : NULL;
+        bio = refit_tls_socket_open(&s->socket, s->socket.fd) && method ? BIO_new(method) : NULL;
         if (bio)
-            BIO_set_data(bio, s);
+            BIO_set_data(bio, &s->socket);
     }
     if (!bio)
-        return refit_fail_alloc(err, "a TLS stream", UNSENT_BYTES + AHEAD_BYTES);
+        return refit_fail_alloc(err, "a TLS stream", REFIT_TLS_UNSENT + REFIT_TLS_AHEAD);
     SSL_set_bio(s->ssl, bio, bio);
     return REFIT_OK;
 }
@@ -172,12 +141,14 @@ enum refit_status refit_tls_stream_open(struct refit_tls *tls, int fd, const cha
     struct refit_tls_stream *s = calloc(1, sizeof *s);
     if (!s)
         return refit_fail_alloc(err, "a TLS stream", sizeof *s);
-    s->fd = fd;
+    s->socket.fd = fd;
     s->records_per_key = refit_tls_records_per_key(tls);
     s->direct = kernel_has_tls(fd);
     enum refit_status status = refit_tls_session(tls, host, &s->report, &s->ssl, err);
     if (status == REFIT_OK)
         status = join(s, err);
+    if (status == REFIT_OK)
+        refit_tls_secrets_attach(s->ssl, &s->secrets);
     if (status == REFIT_OK)
         *out = s;
     else
@@ -190,8 +161,9 @@ void refit_tls_stream_free(struct refit_tls_stream *s)
     if (!s)
         return;
     SSL_free(s->ssl);
-    free(s->unsent);
-    free(s->ahead);
+    refit_tls_bulk_free(s->bulk);
+    refit_tls_socket_release(&s->socket);
+    OPENSSL_cleanse(&s->secrets, sizeof s->secrets);
     free(s->packed);
     free(s->held);
     free(s);
@@ -221,7 +193,7 @@ static enum refit_tls_step fail_ssl(struct refit_tls_stream *s, int rc, int errn
 {
     bool by_system = SSL_get_error(s->ssl, rc) == SSL_ERROR_SYSCALL;
     if (!by_system)
-        (void)drain(s, false); /* an alert that says why may go out */
+        (void)refit_tls_socket_drain(&s->socket, false); /* an alert that says why may go out */
     return fail(s, by_system ? errnum : 0, what, err);
 }
 
@@ -246,7 +218,7 @@ static enum refit_tls_step push(struct refit_tls_stream *s, bool more, const cha
         else if (SSL_get_error(s->ssl, rc) != SSL_ERROR_WANT_WRITE)
             return fail_ssl(s, rc, errno, what, err);
     }
-    if (drain(s, more) || would_block(errno))
+    if (refit_tls_socket_drain(&s->socket, more) || refit_tls_would_block(errno))
         return REFIT_TLS_DONE;
     return fail(s, errno, what, err);
 }
@@ -272,6 +244,34 @@ static bool begin(struct refit_tls_stream *s, struct refit_error *err)
     return !s->failed;
 }
 
+/* From here on without OpenSSL's records, where their keys are known. At this point it has sent none under a traffic
+ * secret (tickets are off), and, since it reads record by record, has taken none from what is ahead. Where it has after
+ * all, or speaks TLS 1.2, it goes on. */
+static void take_over(struct refit_tls_stream *s)
+{
+    const struct refit_tls_bulk_config config = {
+        .end = SSL_is_server(s->ssl) ? REFIT_TLS_SERVER : REFIT_TLS_CLIENT,
+        .suite = SSL_CIPHER_get_protocol_id(SSL_get_current_cipher(s->ssl)),
+        .records_per_key = s->records_per_key,
+        .socket = &s->socket,
+        .report = &s->report};
+    if (!s->bulk && !s->direct && !SSL_has_pending(s->ssl))
+        s->bulk = refit_tls_bulk_open(&config, &s->secrets);
+    refit_tls_secrets_attach(s->ssl, NULL);
+    OPENSSL_cleanse(&s->secrets, sizeof s->secrets);
+}
+
+/* A step of `bulk`, which waits for `events` when it says AGAIN. */
+static enum refit_tls_step after(struct refit_tls_stream *s, enum refit_tls_step step, short events, const char *what,
+                                 struct refit_error *err)
+{
+    if (step == REFIT_TLS_FAILED)
+        return fail(s, errno, what, err);
+    if (step != REFIT_TLS_DONE || events == POLLIN)
+        s->wants = step == REFIT_TLS_END ? 0 : events;
+    return step;
+}
+
 enum refit_tls_step refit_tls_stream_handshake(struct refit_tls_stream *s, struct refit_error *err)
 {
     if (!begin(s, err))
@@ -280,8 +280,10 @@ enum refit_tls_step refit_tls_stream_handshake(struct refit_tls_stream *s, struc
     if (rc != 1)
         return judge(s, rc, errno, "handshake", err);
     enum refit_tls_step step = refit_tls_stream_flush(s, err);
-    if (step == REFIT_TLS_DONE)
-        s->wants = POLLIN;
+    if (step != REFIT_TLS_DONE)
+        return step;
+    s->wants = POLLIN;
+    take_over(s);
     return step;
 }
 
@@ -292,6 +294,8 @@ enum refit_tls_step refit_tls_stream_read(struct refit_tls_stream *s, void *data
     if (!begin(s, err) || push(s, false, "write", err) != REFIT_TLS_DONE)
         return REFIT_TLS_FAILED;
     errno = 0;
+    if (s->bulk)
+        return after(s, refit_tls_bulk_read(s->bulk, data, len, done), POLLIN, "read", err);
     int rc = SSL_read_ex(s->ssl, data, len, done);
     if (rc != 1) {
         *done = 0;
@@ -378,9 +382,12 @@ static enum refit_tls_step end_write(struct refit_tls_stream *s, enum refit_tls_
 enum refit_tls_step refit_tls_stream_write(struct refit_tls_stream *s, const void *data, size_t len, size_t *done,
                                            struct refit_error *err)
 {
+    const struct iovec piece = {.iov_base = (void *)(uintptr_t)data, .iov_len = len};
     *done = 0;
     if (!begin(s, err))
         return REFIT_TLS_FAILED;
+    if (s->bulk)
+        return after(s, refit_tls_bulk_write(s->bulk, &piece, 1, false, done), POLLOUT, "write", err);
     enum refit_tls_step step = begin_write(s, err);
     if (step == REFIT_TLS_DONE)
         step = write_some(s, data, len, done, err);
@@ -405,6 +412,8 @@ enum refit_tls_step refit_tls_stream_writev(struct refit_tls_stream *s, const st
     *done = 0;
     if (!begin(s, err))
         return REFIT_TLS_FAILED;
+    if (s->bulk)
+        return after(s, refit_tls_bulk_write(s->bulk, pieces, count, more, done), POLLOUT, "write", err);
     if (!s->packed && !(s->packed = malloc(RECORD_BYTES))) {
         refit_fail_alloc(err, "a TLS record", RECORD_BYTES);
         return REFIT_TLS_FAILED;
@@ -435,6 +444,8 @@ enum refit_tls_step refit_tls_stream_shutdown(struct refit_tls_stream *s, struct
 {
     if (!begin(s, err))
         return REFIT_TLS_FAILED;
+    if (s->bulk)
+        return after(s, refit_tls_bulk_shutdown(s->bulk), POLLOUT, "shutdown", err);
     enum refit_tls_step step = begin_write(s, err);
     if (step != REFIT_TLS_DONE)
         return step;
@@ -450,12 +461,13 @@ enum refit_tls_step refit_tls_stream_shutdown(struct refit_tls_stream *s, struct
 
 size_t refit_tls_stream_unsent(const struct refit_tls_stream *s)
 {
-    return s->unsent_to - s->unsent_from + s->held_len;
+    return s->socket.unsent_to - s->socket.unsent_from + s->held_len;
 }
 
 bool refit_tls_stream_holds(const struct refit_tls_stream *s)
 {
-    return s->ahead_from < s->ahead_to || SSL_has_pending(s->ssl);
+    return s->socket.ahead_from < s->socket.ahead_to ||
+           (s->bulk ? refit_tls_bulk_holds(s->bulk) : SSL_has_pending(s->ssl) != 0);
 }
 
 short refit_tls_stream_events(const struct refit_tls_stream *s)
@@ -467,7 +479,8 @@ void refit_tls_stream_read_info(const struct refit_tls_stream *s, struct refit_t
 {
     snprintf(out->version, sizeof out->version, "%s", SSL_get_version(s->ssl));
     snprintf(out->cipher, sizeof out->cipher, "%s", SSL_get_cipher_name(s->ssl));
-    out->key_updates = s->key_updates;
+    out->key_updates = s->bulk ? refit_tls_bulk_key_updates(s->bulk) : s->key_updates;
+    out->own_records = s->bulk != NULL;
     out->kernel_sends = BIO_get_ktls_send(SSL_get_wbio(s->ssl)) == 1;
     out->kernel_receives = BIO_get_ktls_recv(SSL_get_rbio(s->ssl)) == 1;
 }

@@ -61,6 +61,7 @@ struct refit_tls_stream_info {
     char version[16]; /* "TLSv1.3" */
     char cipher[40];
     bool kernel_sends, kernel_receives; /* kTLS */
+    bool own_records;                   /* made here since the handshake, not by OpenSSL */
     uint64_t key_updates;               /* of what this end sends */
 };
 void refit_tls_stream_read_info(const struct refit_tls_stream *stream, struct refit_tls_stream_info *out);

@@ -168,6 +168,8 @@ static void an_idle_stream_asks_to_read_only(void **state)
     meet();
     assert_int_equal(refit_tls_stream_read(pair.stream[AT_SERVER], &byte, 1, &done, &err), REFIT_TLS_AGAIN);
     assert_int_equal(refit_tls_stream_events(pair.stream[AT_SERVER]), POLLIN);
+    assert_int_equal(refit_tls_stream_write(pair.stream[AT_SERVER], "x", 1, &done, &err), REFIT_TLS_DONE);
+    assert_int_equal(refit_tls_stream_events(pair.stream[AT_SERVER]), POLLIN);
     assert_int_equal(refit_tls_stream_unsent(pair.stream[AT_SERVER]), 0);
     tls_pair_close(&pair);
 }
