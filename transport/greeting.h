@@ -14,7 +14,7 @@
 #include "transport/endpoint.h"
 #include "transport/stream.h"
 
-#define REFIT_PROTOCOL_VERSION 2
+#define REFIT_PROTOCOL_VERSION 3
 #define REFIT_GREETING_MAGIC 0x54494652u /* "RFIT" */
 #define REFIT_GREETING_HEAD_BYTES (4 * 4 + REFIT_TOKEN_BYTES + 5 * 4 + REFIT_WIRE_ID_MAX)
 #define REFIT_GREETING_EDGE_BYTES 8

@@ -4,6 +4,8 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "memory/slot.h"
 #include "transport/wire.h"
@@ -15,6 +17,7 @@ struct packing {
     bool owned[REFIT_LOCAL_FDS_MAX];
     size_t fd_count, fd_sent;
     int sock, wake;
+    bool same_user; /* as the receiver */
     struct refit_deadline deadline;
     struct {
         struct refit_frame frame;
@@ -69,6 +72,35 @@ static bool full(const struct packing *packing)
            packing->fd_count - packing->fd_sent == REFIT_IO_FDS_MAX;
 }
 
+/* A GPU's descriptor is as good for writing as for reading, whoever has it. It is passed to whom could read and write this
+ * process's memory anyway; everybody else gets the bytes by the ring. */
+static bool is_same_user(int sock)
+{
+    struct ucred peer;
+    socklen_t len = sizeof peer;
+    return getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 && peer.uid == geteuid();
+}
+
+/* The descriptor that the receiver may have of the piece; -1: none. */
+static int shared_fd(const struct packing *packing, const struct refit_arena *arena, const struct refit_piece *piece)
+{
+    return refit_arena_kind(arena) != REFIT_ARENA_CUDA || packing->same_user ? piece->fd : -1;
+}
+
+static void describe_piece(const struct refit_arena *arena, const struct refit_piece *piece,
+                           struct refit_local_piece *out)
+{
+    struct refit_cuda_slot_info info;
+    out->offset = piece->offset;
+    out->bytes = piece->bytes;
+    out->fd_offset = piece->fd_offset;
+    memset(out->device, 0, sizeof out->device);
+    if (refit_arena_kind(arena) != REFIT_ARENA_CUDA)
+        return;
+    refit_cuda_slot_info(arena, &info); /* it has a descriptor, so it is a slot */
+    memcpy(out->device, info.uuid, sizeof out->device);
+}
+
 static enum refit_status send_arena(struct packing *packing, const struct refit_arena *arena, uint32_t index,
                                     struct refit_error *err)
 {
@@ -77,18 +109,14 @@ static enum refit_status send_arena(struct packing *packing, const struct refit_
         struct refit_piece piece;
         uint32_t number;
         refit_arena_piece_at(arena, i, &piece);
-        /* A GPU's descriptor can't be mapped or read by a host: that memory goes through the ring. */
-        int shared = refit_arena_kind(arena) == REFIT_ARENA_CUDA ? -1 : piece.fd;
-        if (!number_fd(packing, arena, shared, &number)) {
+        if (!number_fd(packing, arena, shared_fd(packing, arena, &piece), &number)) {
             packing->packet.memory.flags &= ~REFIT_LOCAL_LISTED;
             continue;
         }
-        packing->packet.pieces[packing->packet.frame.length++] =
-            (struct refit_local_piece){.arena = index,
-                                       .fd_number = number,
-                                       .offset = piece.offset,
-                                       .bytes = piece.bytes,
-                                       .fd_offset = piece.fd_offset};
+        struct refit_local_piece *listed = &packing->packet.pieces[packing->packet.frame.length++];
+        listed->arena = index;
+        listed->fd_number = number;
+        describe_piece(arena, &piece, listed);
         if (!full(packing))
             continue;
         packing->packet.frame.batch = 1; /* more follow: at least the last packet */
@@ -122,6 +150,7 @@ enum refit_status refit_local_pieces_send(int sock, const struct refit_view *vie
     if (!packing)
         return refit_fail_alloc(err, "a list of pieces", sizeof *packing);
     packing->sock = sock;
+    packing->same_user = is_same_user(sock);
     packing->wake = wake;
     packing->deadline = deadline;
     packing->packet.frame = (struct refit_frame){.type = REFIT_FRAME_PIECES, .argument = ring_slots};

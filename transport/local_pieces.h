@@ -8,12 +8,14 @@
  *
  * Descriptors are numbered in the order in which they come, over all packets; number 0 is the ring's. Pieces that are
  * ordinary heap are not listed: batches that touch them go through the ring. So does everything of a layout that the
- * receiver does not have. A slot's descriptor is passed read-only.
+ * receiver does not have. A slot's descriptor is passed read-only; that of a slot on a GPU, which can't be made so, only to a
+ * process of the same user.
  */
 #ifndef REFIT_TRANSPORT_LOCAL_PIECES_H
 #define REFIT_TRANSPORT_LOCAL_PIECES_H
 
 #include "base/io.h"
+#include "memory/cuda.h"
 #include "transport/frame.h"
 #include "transport/view.h"
 
@@ -38,8 +40,9 @@ struct refit_local_memory {
 struct refit_local_piece {
     uint32_t arena, fd_number;
     uint64_t offset, bytes, fd_offset;
+    uint8_t device[REFIT_CUDA_UUID_BYTES]; /* the UUID of the GPU whose slot it is, all of the arena; zeros: it is the host's */
 };
-_Static_assert(sizeof(struct refit_local_memory) == 88 && sizeof(struct refit_local_piece) == 32,
+_Static_assert(sizeof(struct refit_local_memory) == 88 && sizeof(struct refit_local_piece) == 48,
                "both travel as their words");
 
 /* Sends the list, after the ring's descriptor. */

@@ -98,7 +98,7 @@ static enum refit_status flow_built(struct refit_local_flow *flow, struct refit_
 {
     struct refit_receiving *receiving = &flow->receiver->base;
     enum refit_status status =
-        refit_local_supply_build(flow->supply, refit_plan_mutable(receiving->base.config.plan), err);
+        refit_local_supply_build(flow->supply, &receiving->base.config, err);
     if (status != REFIT_OK)
         return status;
     pthread_mutex_lock(&receiving->grants.lock);

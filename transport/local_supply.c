@@ -11,6 +11,8 @@
 #include <unistd.h>
 
 #include "base/cursor.h"
+#include "base/log.h"
+#include "transport/local_device.h"
 #include "transport/window.h"
 
 /* Newer than the oldest headers this builds with. */
@@ -177,30 +179,31 @@ static enum refit_status map_sources(struct refit_local_supply *supply, bool *ma
     *mapped = true;
     for (size_t i = 1; i < supply->fd_count; i++) {
         bool mappable;
+        if (supply->fds[i].of_device)
+            continue;
         enum refit_status status = examine_fd(&supply->fds[i], &mappable, err);
         if (status != REFIT_OK)
             return status;
         *mapped = *mapped && mappable;
     }
     for (size_t i = 1; i < supply->fd_count && *mapped; i++) {
-        enum refit_status status = map_fd(&supply->fds[i], err);
+        enum refit_status status = supply->fds[i].of_device ? REFIT_OK : map_fd(&supply->fds[i], err);
         if (status != REFIT_OK)
             return status;
     }
     return REFIT_OK;
 }
 
-static enum refit_status bind_piece(struct refit_local_supply *supply, const struct refit_local_piece *piece,
+/* Host memory and a file's. */
+static enum refit_status bind_range(struct refit_local_supply *supply, const struct refit_local_piece *piece,
                                     struct refit_error *err)
 {
     char what[64];
     uint64_t end;
-    if (piece->arena >= supply->view.arena_count || !supply->arenas[piece->arena])
-        return refit_fail(err, REFIT_PEER, "the holder names arena %u of %zu", piece->arena, supply->view.arena_count);
-    if (piece->fd_number < 1 || piece->fd_number >= supply->fd_count)
-        return refit_fail(err, REFIT_PEER, "the holder names descriptor %u and passed %zu", piece->fd_number,
-                          supply->fd_count);
     struct refit_local_source_fd *source = &supply->fds[piece->fd_number];
+    if (source->of_device)
+        return refit_fail(err, REFIT_PEER, "the holder says of descriptor %u that it is a GPU's and that it is the host's",
+                          piece->fd_number);
     if (__builtin_add_overflow(piece->fd_offset, piece->bytes, &end) || end > source->bytes)
         return refit_fail(err, REFIT_PEER,
                           "a piece of %llu bytes at %llu lies outside the %llu bytes of its descriptor",
@@ -216,6 +219,38 @@ static enum refit_status bind_piece(struct refit_local_supply *supply, const str
                                      err);
     snprintf(what, sizeof what, "memory of a holder, arena %u", piece->arena);
     return refit_arena_bind_file(arena, piece->offset, source->fd, piece->fd_offset, bytes, what, err);
+}
+
+/* The arena becomes the slot. One that can't be opened here stays empty, and its batches go through the ring. */
+static enum refit_status bind_slot(struct refit_local_supply *supply, const struct refit_local_piece *piece,
+                                   const struct refit_endpoint_config *receiver, struct refit_error *err)
+{
+    struct refit_arena **arena = &supply->arenas[piece->arena], *slot;
+    struct refit_error why;
+    if (refit_arena_piece_count(*arena) > 0 || piece->offset != 0 || piece->fd_offset != 0 ||
+        piece->bytes < refit_arena_bytes(*arena))
+        return refit_fail(err, REFIT_PEER, "the holder lists a part of a GPU's slot, %llu bytes at %llu of arena %u",
+                          (unsigned long long)piece->bytes, (unsigned long long)piece->offset, piece->arena);
+    if (refit_local_device_open(piece, supply->fds[piece->fd_number].fd, receiver, &slot, &why) != REFIT_OK) {
+        refit_log_limited(REFIT_LOG_INFO, "a holder's GPU is out of reach, its bytes go through host memory",
+                          refit_log_text("refit", receiver->refit_id), REFIT_LOG_CAUSE(&why));
+        supply->memory.flags &= ~REFIT_LOCAL_LISTED;
+        return REFIT_OK;
+    }
+    refit_arena_release(*arena);
+    *arena = slot;
+    return REFIT_OK;
+}
+
+static enum refit_status bind_piece(struct refit_local_supply *supply, const struct refit_local_piece *piece,
+                                    const struct refit_endpoint_config *receiver, struct refit_error *err)
+{
+    if (piece->arena >= supply->view.arena_count || !supply->arenas[piece->arena])
+        return refit_fail(err, REFIT_PEER, "the holder names arena %u of %zu", piece->arena, supply->view.arena_count);
+    if (piece->fd_number < 1 || piece->fd_number >= supply->fd_count)
+        return refit_fail(err, REFIT_PEER, "the holder names descriptor %u and passed %zu", piece->fd_number,
+                          supply->fd_count);
+    return refit_local_of_device(piece) ? bind_slot(supply, piece, receiver, err) : bind_range(supply, piece, err);
 }
 
 /* The plan over the holder's memory, where its layout is one of ours; none: *plan stays NULL. */
@@ -268,19 +303,29 @@ static enum refit_status create_arenas(struct refit_local_supply *supply, const 
     return status;
 }
 
-static enum refit_status bind(struct refit_local_supply *supply, const struct refit_plan *plan, struct refit_error *err)
+/* A GPU's descriptor is no file. */
+static void mark_devices(struct refit_local_supply *supply)
+{
+    for (size_t i = 0; i < supply->piece_count; i++)
+        if (refit_local_of_device(&supply->pieces[i]) && supply->pieces[i].fd_number < supply->fd_count)
+            supply->fds[supply->pieces[i].fd_number].of_device = true;
+}
+
+static enum refit_status bind(struct refit_local_supply *supply, const struct refit_plan *plan,
+                              const struct refit_endpoint_config *receiver, struct refit_error *err)
 {
     bool mapped;
+    mark_devices(supply);
     enum refit_status status = map_sources(supply, &mapped, err);
     if (status == REFIT_OK)
         status = create_arenas(supply, plan, mapped, err);
     for (size_t i = 0; i < supply->piece_count && status == REFIT_OK; i++)
-        status = bind_piece(supply, &supply->pieces[i], err);
+        status = bind_piece(supply, &supply->pieces[i], receiver, err);
     return status;
 }
 
-enum refit_status refit_local_supply_build(struct refit_local_supply *supply, struct refit_plan *receiver_plan,
-                                           struct refit_error *err)
+enum refit_status refit_local_supply_build(struct refit_local_supply *supply,
+                                           const struct refit_endpoint_config *receiver, struct refit_error *err)
 {
     const struct refit_local_memory *memory = &supply->memory;
     struct refit_plan *plan = NULL;
@@ -288,9 +333,9 @@ enum refit_status refit_local_supply_build(struct refit_local_supply *supply, st
     if (status == REFIT_OK && memory->side != REFIT_SOURCE && memory->side != REFIT_DESTINATION)
         status = refit_fail(err, REFIT_PEER, "the holder's list of pieces is of no side");
     if (status == REFIT_OK)
-        status = plan_view(supply, receiver_plan, &plan, err);
+        status = plan_view(supply, refit_plan_mutable(receiver->plan), &plan, err);
     if (status == REFIT_OK && plan)
-        status = bind(supply, plan, err);
+        status = bind(supply, plan, receiver, err);
     supply->view.plan = plan;
     supply->view.side = memory->side == REFIT_SOURCE ? REFIT_SOURCE : REFIT_DESTINATION;
     supply->view.rank = memory->rank;

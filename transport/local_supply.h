@@ -16,6 +16,7 @@ struct refit_local_source_fd {
     int fd;
     void *mapping; /* NULL: pread */
     uint64_t bytes;
+    bool of_device; /* a GPU's: for its driver alone */
 };
 
 struct refit_local_supply {
@@ -43,9 +44,11 @@ void refit_local_supply_release(struct refit_local_supply *supply); /* one refer
 REFIT_MUST_CHECK enum refit_status refit_local_supply_add(struct refit_local_supply *supply, const void *packet,
                                                           size_t len, const int *fds, size_t fd_count, bool *more,
                                                           struct refit_error *err);
-/* After the last packet: maps, binds, plans. */
+/* After the last packet: maps, binds, plans. Slots on GPUs are opened for the receiver's devices; one that is out of their
+ * reach is left to the ring. */
 REFIT_MUST_CHECK enum refit_status refit_local_supply_build(struct refit_local_supply *supply,
-                                                            struct refit_plan *receiver_plan, struct refit_error *err);
+                                                            const struct refit_endpoint_config *receiver,
+                                                            struct refit_error *err);
 /* Where the batch can be read; false: it has to come through the ring. */
 bool refit_local_supply_window(const struct refit_local_supply *supply, const struct refit_edge *edge, uint32_t batch,
                                const struct refit_arena **arena, struct refit_walk *walk);

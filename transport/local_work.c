@@ -305,6 +305,8 @@ static enum refit_status pull(struct refit_local_receiver *receiver, struct refi
         status = refit_memory_scatter(first->arena, first->walk, slot, &ticket->segments, &completion, err);
     } else if (refit_local_supply_window(supply, grant.edge, grant.batch, &arena, &from)) {
         refit_local_supply_populate(supply, arena, from);
+        if (refit_arena_kind(arena) == REFIT_ARENA_CUDA && !refit_memory_reaches(first->arena, arena))
+            refit_count(&receiver->base.base.counters.copied_bytes, from.left);
         status = refit_memory_copy(first->arena, first->walk, arena, from, &ticket->segments, &completion, err);
     } else {
         return refit_fail(err, REFIT_INVALID, "the holder's memory does not have the batch any more");

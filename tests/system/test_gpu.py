@@ -216,6 +216,19 @@ class Relays(Fleet):
                 member.wait_step(version)
         self.assertEqual(len({member.weights()["active"]["digest"] for member in members}), 1)
 
+    def test_members_on_one_host_read_each_others_slots_and_touch_no_ring(self):
+        """What comes by tcp is staged and counts as copied; nothing that a member has of another one does."""
+        members = [self.replica(f"m{i}", engine_layout(2), *CUDA, reader_options=["cuda"]) for i in range(2)]
+        for version in (1, 2):
+            lines = self.go(members, version, "transport=tcp")
+            self.assertTrue(lines[0].startswith(f"ok {version} "), lines)
+            for member in members:
+                refit = member.call("GET", "/refit")[1]
+                supplied = refit["supplied"]
+                self.assertGreater(supplied["domain_bytes"], 0)
+                self.assertEqual(supplied["origin_bytes"] + supplied["domain_bytes"], refit["bytes_due"])
+                self.assertEqual(refit["copied_bytes"], supplied["origin_bytes"], refit)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -427,6 +427,12 @@ static void pieces_that_lie_are_refused(void **state)
     pieces_refused(&stage, &bad, fds);
     bad = good, bad.frame.argument = 0;
     pieces_refused(&stage, &bad, fds);
+    bad = good, bad.piece.device[0] = 1; /* a GPU's slot is whole */
+    pieces_refused(&stage, &bad, fds);
+    bad.piece.bytes = UINT64_MAX, bad.piece.fd_offset = 1;
+    pieces_refused(&stage, &bad, fds);
+    bad.piece.fd_offset = 0, bad.piece.fd_number = 2;
+    pieces_refused(&stage, &bad, fds);
     pieces_refused(&stage, &good, (int[2]){ring, ends[0]});  /* no file */
     pieces_refused(&stage, &good, (int[2]){loose, fds[1]});  /* a ring that is not sealed */
     close(ring);
