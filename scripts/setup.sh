@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that a task needs and that are missing. Says what, before it does.
-#   scripts/setup.sh build|demo|cluster|fuzz|tools|api|pod|gpu
+#   scripts/setup.sh build|demo|cluster|fuzz|tools|api|pod|gpu|tls
 set -euo pipefail
 
 build="gcc libc6-dev cmake ninja-build pkg-config libevent-dev libjansson-dev libssl-dev libcmocka-dev python3 curl iproute2"
@@ -17,7 +17,9 @@ case ${1:-build} in
   pod) packages="podman buildah runc netavark iptables catatonit patchelf binutils python3-pip" ;;
   # scripts/gpu-tools.sh and nvcc's host compiler.
   gpu) packages="python3-pip g++" ;;
-  *) echo "setup.sh: unknown task '$1': expected build, demo, cluster, fuzz, tools, api, pod or gpu" >&2; exit 2 ;;
+  # Vector AES for bulk bytes beside OpenSSL 3.0, on x86.
+  tls) packages="libipsec-mb-dev" ;;
+  *) echo "setup.sh: unknown task '$1': expected build, demo, cluster, fuzz, tools, api, pod, gpu or tls" >&2; exit 2 ;;
 esac
 
 command -v dpkg-query >/dev/null || {

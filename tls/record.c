@@ -9,16 +9,19 @@
 #include <openssl/ssl.h>
 #include <string.h>
 
+#include "tls/gcm.h"
+
 struct refit_tls_suite {
     uint16_t number;
     const EVP_CIPHER *(*cipher)(void);
     const char *digest;
     size_t key, secret; /* bytes */
+    bool gcm;
 };
 
 static const struct refit_tls_suite suites[] = {
-    {.number = 0x1301, .cipher = EVP_aes_128_gcm, .digest = "SHA256", .key = 16, .secret = 32},
-    {.number = 0x1302, .cipher = EVP_aes_256_gcm, .digest = "SHA384", .key = 32, .secret = 48},
+    {.number = 0x1301, .cipher = EVP_aes_128_gcm, .digest = "SHA256", .key = 16, .secret = 32, .gcm = true},
+    {.number = 0x1302, .cipher = EVP_aes_256_gcm, .digest = "SHA384", .key = 32, .secret = 48, .gcm = true},
     {.number = 0x1303, .cipher = EVP_chacha20_poly1305, .digest = "SHA256", .key = 32, .secret = 32},
 };
 
@@ -66,13 +69,20 @@ static bool expand(const struct refit_tls_suite *suite, const uint8_t *secret, c
     return good;
 }
 
+static bool use_key(struct refit_tls_keys *keys, const uint8_t *key)
+{
+    if (!keys->gcm)
+        return EVP_CipherInit_ex(keys->cipher, NULL, NULL, key, NULL, -1) == 1;
+    refit_tls_gcm_key(keys->gcm, key);
+    return true;
+}
+
 /* Key and iv of the secret (RFC 8446, 7.3). */
 static bool use_secret(struct refit_tls_keys *keys)
 {
     uint8_t key[EVP_MAX_KEY_LENGTH];
     bool good = expand(keys->suite, keys->secret, "key", key, keys->suite->key) &&
-                expand(keys->suite, keys->secret, "iv", keys->iv, sizeof keys->iv) &&
-                EVP_CipherInit_ex(keys->cipher, NULL, NULL, key, NULL, -1) == 1;
+                expand(keys->suite, keys->secret, "iv", keys->iv, sizeof keys->iv) && use_key(keys, key);
     OPENSSL_cleanse(key, sizeof key);
     keys->sequence = 0;
     return good;
@@ -81,10 +91,16 @@ static bool use_secret(struct refit_tls_keys *keys)
 bool refit_tls_keys_open(struct refit_tls_keys *keys, const struct refit_tls_suite *suite, const uint8_t *secret,
                          bool seals)
 {
-    *keys = (struct refit_tls_keys){.suite = suite, .cipher = EVP_CIPHER_CTX_new()};
+    *keys = (struct refit_tls_keys){.suite = suite};
     memcpy(keys->secret, secret, suite->secret);
-    if (keys->cipher && EVP_CipherInit_ex(keys->cipher, suite->cipher(), NULL, NULL, NULL, seals) == 1 &&
-        use_secret(keys))
+    if (suite->gcm)
+        keys->gcm = refit_tls_gcm_open(suite->key, seals);
+    if (!keys->gcm)
+        keys->cipher = EVP_CIPHER_CTX_new();
+    bool ready = keys->gcm;
+    if (keys->cipher)
+        ready = EVP_CipherInit_ex(keys->cipher, suite->cipher(), NULL, NULL, NULL, seals) == 1;
+    if (ready && use_secret(keys))
         return true;
     refit_tls_keys_wipe(keys);
     return false;
@@ -103,6 +119,7 @@ bool refit_tls_keys_renew(struct refit_tls_keys *keys)
 void refit_tls_keys_wipe(struct refit_tls_keys *keys)
 {
     EVP_CIPHER_CTX_free(keys->cipher);
+    refit_tls_gcm_free(keys->gcm);
     OPENSSL_cleanse(keys, sizeof *keys);
 }
 
@@ -117,6 +134,10 @@ static bool begin(struct refit_tls_keys *keys, const uint8_t header[static REFIT
     for (unsigned i = 0; i < 8; i++)
         nonce[sizeof nonce - 1 - i] ^= (uint8_t)(keys->sequence >> 8 * i);
     keys->sequence++;
+    if (keys->gcm) {
+        refit_tls_gcm_begin(keys->gcm, nonce, header, REFIT_TLS_HEADER);
+        return true;
+    }
     return EVP_CipherInit_ex(keys->cipher, NULL, NULL, NULL, nonce, -1) == 1 &&
            EVP_CipherUpdate(keys->cipher, NULL, &len, header, REFIT_TLS_HEADER) == 1;
 }
@@ -125,7 +146,36 @@ static bool begin(struct refit_tls_keys *keys, const uint8_t header[static REFIT
 static bool add(struct refit_tls_keys *keys, const uint8_t *in, size_t len, uint8_t *out)
 {
     int written = 0;
-    return len == 0 || (EVP_CipherUpdate(keys->cipher, out, &written, in, (int)len) == 1 && (size_t)written == len);
+    if (len == 0)
+        return true;
+    if (!keys->gcm)
+        return EVP_CipherUpdate(keys->cipher, out, &written, in, (int)len) == 1 && (size_t)written == len;
+    refit_tls_gcm_add(keys->gcm, in, len, out);
+    return true;
+}
+
+static bool make_tag(struct refit_tls_keys *keys, uint8_t *tag)
+{
+    int none;
+    if (!keys->gcm)
+        return EVP_CipherFinal_ex(keys->cipher, tag, &none) == 1 &&
+               EVP_CIPHER_CTX_ctrl(keys->cipher, EVP_CTRL_AEAD_GET_TAG, REFIT_TLS_TAG, tag) == 1;
+    refit_tls_gcm_end(keys->gcm, tag);
+    return true;
+}
+
+static const struct refit_tls_fault *check_tag(struct refit_tls_keys *keys, const uint8_t *tag)
+{
+    uint8_t computed[REFIT_TLS_TAG];
+    int none;
+    if (keys->gcm) {
+        refit_tls_gcm_end(keys->gcm, computed);
+        return CRYPTO_memcmp(computed, tag, sizeof computed) == 0 ? NULL : &changed;
+    }
+    memcpy(computed, tag, sizeof computed); /* it takes no const */
+    if (EVP_CIPHER_CTX_ctrl(keys->cipher, EVP_CTRL_AEAD_SET_TAG, sizeof computed, computed) != 1)
+        return &refit_tls_broken;
+    return EVP_CipherFinal_ex(keys->cipher, computed, &none) == 1 ? NULL : &changed;
 }
 
 static size_t content_bytes(const struct refit_tls_pieces *pieces)
@@ -163,11 +213,9 @@ size_t refit_tls_seal(struct refit_tls_keys *keys, enum refit_tls_content type, 
     const uint8_t header[REFIT_TLS_HEADER] = {REFIT_TLS_APPLICATION, 3, 3, (uint8_t)(sealed >> 8), (uint8_t)sealed};
     const uint8_t inner = (uint8_t)type;
     uint8_t *body = out + sizeof header, *tag = body + len + 1;
-    int end;
     memcpy(out, header, sizeof header);
     if (!begin(keys, header) || !add_pieces(keys, pieces, len, body) || !add(keys, &inner, 1, body + len) ||
-        EVP_CipherFinal_ex(keys->cipher, tag, &end) != 1 ||
-        EVP_CIPHER_CTX_ctrl(keys->cipher, EVP_CTRL_AEAD_GET_TAG, REFIT_TLS_TAG, tag) != 1)
+        !make_tag(keys, tag))
         return 0;
     *content = len;
     return sizeof header + sealed;
@@ -196,14 +244,12 @@ const struct refit_tls_fault *refit_tls_unseal(struct refit_tls_keys *keys, cons
 {
     size_t most = len - REFIT_TLS_OVERHEAD;
     const uint8_t *body = record + REFIT_TLS_HEADER;
-    uint8_t tag[REFIT_TLS_TAG], last;
-    int end;
-    memcpy(tag, body + most + 1, sizeof tag);
-    if (!begin(keys, record) || !add(keys, body, most, out) || !add(keys, body + most, 1, &last) ||
-        EVP_CIPHER_CTX_ctrl(keys->cipher, EVP_CTRL_AEAD_SET_TAG, sizeof tag, tag) != 1)
+    uint8_t last;
+    if (!begin(keys, record) || !add(keys, body, most, out) || !add(keys, body + most, 1, &last))
         return &refit_tls_broken;
-    if (EVP_CipherFinal_ex(keys->cipher, &last, &end) != 1)
-        return &changed;
+    const struct refit_tls_fault *fault = check_tag(keys, body + most + 1);
+    if (fault)
+        return fault;
     while (last == 0 && most > 0)
         last = out[--most];
     *content = most;

@@ -38,7 +38,8 @@ size_t refit_tls_suite_secret(const struct refit_tls_suite *suite); /* bytes of 
 /* One direction under its current key. */
 struct refit_tls_keys {
     const struct refit_tls_suite *suite;
-    EVP_CIPHER_CTX *cipher; /* owned; NULL: nothing to wipe */
+    EVP_CIPHER_CTX *cipher;    /* owned */
+    struct refit_tls_gcm *gcm; /* owned; in place of `cipher` where it is faster */
     uint8_t secret[REFIT_TLS_SECRET_MAX], iv[REFIT_TLS_NONCE];
     uint64_t sequence; /* of the next record: how many went under this key */
 };

@@ -1,0 +1,15 @@
+# Finds intel-ipsec-mb.h (libipsec-mb-dev), whose AES-GCM uses vector AES where OpenSSL 3.0 does not. Sets
+# REFIT_IPSEC_MB_FOUND and REFIT_IPSEC_MB_INCLUDE. The library is opened at run time; nothing links it.
+include_guard(GLOBAL)
+option(REFIT_IPSEC_MB "Use libIPSec_MB for AES-GCM where it is there and OpenSSL is slower" ON)
+set(REFIT_IPSEC_MB_FOUND OFF)
+if(NOT REFIT_IPSEC_MB)
+  return()
+endif()
+find_path(REFIT_IPSEC_MB_INCLUDE intel-ipsec-mb.h)
+if(REFIT_IPSEC_MB_INCLUDE)
+  set(REFIT_IPSEC_MB_FOUND ON)
+  message(STATUS "libIPSec_MB: header ${REFIT_IPSEC_MB_INCLUDE}")
+else()
+  message(STATUS "libIPSec_MB: left out, no intel-ipsec-mb.h (install libipsec-mb-dev)")
+endif()
