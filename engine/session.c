@@ -89,6 +89,13 @@ static enum refit_status declare(struct refit_engine *engine, struct refit_error
     return refit_attach_send(engine->sock, &m, fds, returned_fds(engine, fds), err);
 }
 
+static void say_goodbye(struct refit_engine *engine)
+{
+    struct refit_attach_message m = {.type = REFIT_ATTACH_DETACH};
+    if (engine->sock >= 0 && !engine->kept && refit_attach_send(engine->sock, &m, NULL, 0, NULL) != REFIT_OK)
+        refit_io_close(&engine->sock); /* refitd sees the end of file instead */
+}
+
 static void close_fds(int *fds, size_t count)
 {
     for (size_t i = 0; i < count; i++)
@@ -125,8 +132,12 @@ static enum refit_status attach_once(struct refit_engine *engine, struct refit_e
         status = declare(engine, err);
     if (status == REFIT_OK)
         status = receive_answer(engine, err);
-    if (status != REFIT_OK)
-        refit_io_close(&engine->sock);
+    if (status == REFIT_OK)
+        return status;
+    /* A page that refitd may have made is not read through, and would count for as long as this process lives. */
+    if (!engine->page)
+        say_goodbye(engine);
+    refit_io_close(&engine->sock);
     return status;
 }
 
@@ -296,13 +307,6 @@ static void log_refusal(struct refit_engine *engine, enum refit_status status, c
     engine->refused_logged = true;
     refit_log_event(REFIT_LOG_WARN, "refitd does not take this rank back, it goes on as it is",
                     refit_log_u64("rank", engine->rank), REFIT_LOG_CAUSE(error));
-}
-
-static void say_goodbye(struct refit_engine *engine)
-{
-    struct refit_attach_message m = {.type = REFIT_ATTACH_DETACH};
-    if (engine->sock >= 0 && !engine->kept && refit_attach_send(engine->sock, &m, NULL, 0, NULL) != REFIT_OK)
-        refit_io_close(&engine->sock); /* refitd sees the end of file instead */
 }
 
 void *refit_engine_session(void *argument)

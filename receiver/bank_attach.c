@@ -198,6 +198,16 @@ static void show_all(struct refit_bank *bank, struct refit_reader *reader)
     refit_reader_flip(reader, bank->active != REFIT_SLOT_NONE ? bank->active : bank->closed);
 }
 
+/* Nobody was given its page, so nobody reads through it: the client has its connection back, to be told why. */
+static void take_off(struct refit_bank *bank, struct refit_client *client, struct refit_reader *reader)
+{
+    bank->readers = reader->next; /* it was the latest */
+    client->sock = reader->sock;
+    client->pidfd = reader->pidfd;
+    reader->sock = reader->pidfd = -1;
+    refit_reader_destroy(reader);
+}
+
 static enum refit_status admit_new(struct refit_bank *bank, struct refit_client *client, bool show,
                                    struct refit_error *err)
 {
@@ -210,8 +220,12 @@ static enum refit_status admit_new(struct refit_bank *bank, struct refit_client 
     reader->next = bank->readers;
     bank->readers = reader;
     refit_client_becomes(bank, client, reader);
-    log_attached(bank, reader, show ? "new" : "returned-late");
-    return refit_reader_greet(bank, reader, err);
+    status = refit_reader_greet(bank, reader, err);
+    if (status == REFIT_OK)
+        log_attached(bank, reader, show ? "new" : "returned-late");
+    else
+        take_off(bank, client, reader);
+    return status;
 }
 
 /* Its slots are not ours (any more): it stops serving them, and once its last pin is gone it gets what we have. */

@@ -197,6 +197,19 @@ static void on_ready(struct refit_bank *bank, struct refit_reader *reader, const
     refit_bank_changed(bank);
 }
 
+/* What is left in a socket that has ended may be its process's goodbye. */
+static bool said_goodbye(const struct refit_reader *reader)
+{
+    struct refit_attach_message m = {0};
+    int fds[1];
+    size_t count = 0;
+    while (reader->sock >= 0 && refit_attach_receive(reader->sock, &m, fds, 0, &count, NULL) == REFIT_OK) {
+        if (m.type == REFIT_ATTACH_DETACH)
+            return true;
+    }
+    return false;
+}
+
 static void reader_message(struct refit_bank *bank, struct refit_reader *reader)
 {
     struct refit_attach_message m;
@@ -206,7 +219,10 @@ static void reader_message(struct refit_bank *bank, struct refit_reader *reader)
     enum refit_status status = refit_attach_receive(reader->sock, &m, fds, 0, &count, &error);
     if (status == REFIT_BUSY)
         return;
-    if (status != REFIT_OK)
+    /* A process that closes with messages unread resets the connection, and what it had said comes after that error. */
+    if (status != REFIT_OK && said_goodbye(reader))
+        drop_reader(bank, reader, false);
+    else if (status != REFIT_OK)
         disconnect(bank, reader, error.text);
     else if (m.type == REFIT_ATTACH_PREPARED)
         on_prepared(bank, reader, &m);
@@ -268,19 +284,6 @@ static void serve_clients(struct refit_bank *bank, const struct pollfd *at)
         else if (at[0].revents)
             refit_bank_client_message(bank, client);
     }
-}
-
-/* What a dead process left in its socket may be its goodbye. */
-static bool said_goodbye(const struct refit_reader *reader)
-{
-    struct refit_attach_message m = {0};
-    int fds[1];
-    size_t count = 0;
-    while (reader->sock >= 0 && refit_attach_receive(reader->sock, &m, fds, 0, &count, NULL) == REFIT_OK) {
-        if (m.type == REFIT_ATTACH_DETACH)
-            return true;
-    }
-    return false;
 }
 
 static void serve_readers(struct refit_bank *bank, const struct pollfd *at)

@@ -385,6 +385,9 @@ static void rank_command(struct rank *rank)
     } else if (argument("stable")) {
         rank->config.stable_addresses = 1;
         reply(REFIT_OK, "set");
+    } else if ((text = argument("wants"))) {
+        rank->config.memory = strcmp(text, "cuda") == 0 ? REFIT_MEMORY_CUDA : REFIT_MEMORY_HOST;
+        reply(REFIT_OK, "set");
     } else if (argument("run")) {
         atomic_store(&rank->stop, false);
         rank->running = pthread_create(&rank->stepper, NULL, run_steps, rank) == 0;

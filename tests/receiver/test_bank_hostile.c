@@ -285,6 +285,84 @@ static void a_process_that_attaches_again_and_again_is_bounded(void **state)
     close(layout);
 }
 
+/* The slot of the first version, which a page that counts would pin, is filled again by the third. */
+static void assert_nothing_is_pinned(struct bank_world *world)
+{
+    struct refit_error error = {0};
+    assert_still_serves(world, 2);
+    assert_int_equal(command(world, 0, "release 0"), REFIT_OK);
+    if (model_put(world->bank, 1, 3, MODEL_WAIT_MS, &error) != REFIT_OK)
+        fail_msg("%s", error.text);
+}
+
+static void serve_first_version(struct bank_world *world)
+{
+    bank_open(world, 1, 2, REFIT_PROTECT_UID);
+    attach_rank(world, 0, 0, 1);
+    assert_int_equal(model_put(world->bank, 1, 1, MODEL_WAIT_MS, NULL), REFIT_OK);
+    kill_process(world, 0);
+}
+
+static bool has_attached(const struct refit_bank_snapshot *now, uint64_t count)
+{
+    return now->attached == count;
+}
+
+/* It closes with the answer unread, as one does that was told to stop in the meantime. */
+static void a_process_that_gave_its_attach_up_pins_nothing(void **state)
+{
+    struct bank_world *world = *state;
+    int layout = layout_fd(1);
+    serve_first_version(world);
+    bank_await(world, has_attached, 0);
+    int sock = dial(world);
+    declare(sock, (struct refit_attach_message){.ranks = 1}, &layout, 1);
+    bank_await(world, has_attached, 1);
+    struct refit_attach_message bye = {.type = REFIT_ATTACH_DETACH};
+    assert_int_equal(refit_attach_send(sock, &bye, NULL, 0, NULL), REFIT_OK);
+    close(sock);
+    close(layout);
+    bank_await(world, has_attached, 0);
+    assert_nothing_is_pinned(world);
+}
+
+static atomic_bool export_fails; /* the next one */
+
+enum refit_status __real_refit_slot_export(const struct refit_arena *arena, int *fd, struct refit_error *err);
+enum refit_status __wrap_refit_slot_export(const struct refit_arena *arena, int *fd, struct refit_error *err);
+enum refit_status __wrap_refit_slot_export(const struct refit_arena *arena, int *fd, struct refit_error *err)
+{
+    if (atomic_exchange(&export_fails, false))
+        return refit_fail(err, REFIT_SYSTEM, "no descriptor is left");
+    return __real_refit_slot_export(arena, fd, err);
+}
+
+static void a_process_that_could_not_be_answered_pins_nothing(void **state)
+{
+    struct bank_world *world = *state;
+    int layout = layout_fd(1);
+    serve_first_version(world);
+    bank_await(world, has_attached, 0);
+    int sock = dial(world);
+    atomic_store(&export_fails, true);
+    declare(sock, (struct refit_attach_message){.ranks = 1}, &layout, 1);
+    assert_refused(sock, REFIT_SYSTEM);
+    close(layout);
+    assert_nothing_is_pinned(world);
+}
+
+/* What refitd admitted and the engine's own library refuses. */
+static void a_process_that_can_not_use_the_slots_pins_nothing(void **state)
+{
+    struct bank_world *world = *state;
+    serve_first_version(world);
+    start_rank(world, 1, 0, 1, "w", 0);
+    assert_int_equal(command(world, 1, "wants cuda"), REFIT_OK);
+    assert_int_not_equal(command(world, 1, "attach %d", MODEL_WAIT_MS), REFIT_OK);
+    bank_await(world, has_attached, 0);
+    assert_nothing_is_pinned(world);
+}
+
 static void connections_that_say_nothing_do_not_keep_engines_out(void **state)
 {
     struct bank_world *world = *state;
@@ -328,6 +406,9 @@ int main(void)
         TEST(a_page_full_of_garbage_only_makes_a_refit_wait),
         TEST(a_rank_that_never_answers_is_timed_out_by_name),
         TEST(a_process_that_attaches_again_and_again_is_bounded),
+        TEST(a_process_that_gave_its_attach_up_pins_nothing),
+        TEST(a_process_that_could_not_be_answered_pins_nothing),
+        TEST(a_process_that_can_not_use_the_slots_pins_nothing),
         TEST(connections_that_say_nothing_do_not_keep_engines_out),
         TEST(the_engine_of_another_user_reads_and_cannot_write),
     };
