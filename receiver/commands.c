@@ -59,13 +59,7 @@ static enum refit_status check_version(const struct refit_bank_snapshot *bank, c
 {
     if (bank->adopting)
         return refit_fail(err, REFIT_BUSY, "engines are handing their slots back after a restart; retry");
-    if (bank->active == REFIT_SLOT_NONE)
-        return REFIT_OK;
-    uint64_t active = bank->slot[bank->active].version.version;
-    if (request->version > active)
-        return REFIT_OK;
-    return refit_fail(err, REFIT_CONFLICT, "version %" PRIu64 " is not newer than %" PRIu64 ", which is served; "
-                      "publish a newer number, or roll back", request->version, active);
+    return refit_request_check_newer(bank, request->version, err);
 }
 
 static enum refit_status check_allowed(const struct refit_receiver *receiver, const struct refit_request *request,

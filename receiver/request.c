@@ -159,3 +159,13 @@ enum refit_status refit_request_check(const struct refit_receiver_config *config
         status = check_source_kind(config, out, err);
     return status;
 }
+
+enum refit_status refit_request_check_newer(const struct refit_bank_snapshot *bank, uint64_t version,
+                                            struct refit_error *err)
+{
+    uint64_t active = bank->active != REFIT_SLOT_NONE ? bank->slot[bank->active].version.version : 0;
+    if (version > active)
+        return REFIT_OK;
+    return refit_fail(err, REFIT_CONFLICT, "version %" PRIu64 " is not newer than %" PRIu64 ", which is served; "
+                      "publish a newer number, or roll back", version, active);
+}

@@ -13,6 +13,10 @@ REFIT_MUST_CHECK enum refit_status refit_request_check(const struct refit_receiv
                                                        struct refit_error *err);
 REFIT_MUST_CHECK enum refit_status refit_request_check_kv(const char *kv, struct refit_error *err);
 
+/* REFIT_CONFLICT: what is served is as new, or newer. */
+REFIT_MUST_CHECK enum refit_status refit_request_check_newer(const struct refit_bank_snapshot *bank, uint64_t version,
+                                                             struct refit_error *err);
+
 /* A checkpoint below the root, found without leaving it: absolute paths, ".." and links that lead out are refused for
  * every directory on the way. Only the last component of a path that names a file, and files inside a directory, may be
  * links to elsewhere: checkpoint caches are made of such links. */

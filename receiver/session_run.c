@@ -101,7 +101,8 @@ static enum refit_status check_fit(struct work *work, const struct refit_bank_sn
     return REFIT_OK;
 }
 
-/* Two slots of one version would make acquire(version) ambiguous; with two slots the retained one is filled anew. */
+/* Once more, since the refit before this one may have been committed while this one was asked for. And two slots of one
+ * version would make acquire(version) ambiguous; with two slots the retained one is filled anew. */
 static enum refit_status check_version(struct work *work, const struct refit_bank_snapshot *bank,
                                        struct refit_error *err)
 {
@@ -110,7 +111,7 @@ static enum refit_status check_version(struct work *work, const struct refit_ban
         if (bank->slot[i].state == REFIT_SLOT_RETAINED && bank->slot[i].version.version == version)
             return refit_fail(err, REFIT_CONFLICT, "version %" PRIu64 " is retained in slot %" PRIu32
                               ": roll back to it, or publish under a newer version", version, i);
-    return REFIT_OK;
+    return refit_request_check_newer(bank, version, err);
 }
 
 static enum refit_status check_memory(struct work *work, struct refit_error *err)

@@ -146,6 +146,41 @@ static void version_must_be_newer(void **state)
     world_assert_survives(&world);
 }
 
+/* What is served changes while a request looks at it: version 5 is committed right behind its back. */
+static _Thread_local const struct refit_ticket *commit_behind;
+
+void __real_refit_bank_read(struct refit_bank *bank, struct refit_bank_snapshot *out);
+void __wrap_refit_bank_read(struct refit_bank *bank, struct refit_bank_snapshot *out);
+void __wrap_refit_bank_read(struct refit_bank *bank, struct refit_bank_snapshot *out)
+{
+    const struct refit_ticket *ticket = commit_behind;
+    __real_refit_bank_read(bank, out);
+    if (!ticket)
+        return;
+    commit_behind = NULL;
+    commit(ticket, 5, 5);
+    world_wait_phase(&world, ticket->id, REFIT_PHASE_COMMITTED);
+}
+
+static void an_older_version_never_follows_a_newer_one(void **state)
+{
+    struct refit_receiver_snapshot now;
+    world_publish(&world, 1, 1, "tcp");
+    struct refit_request request = ready_request(5), older = world_request(&world, 3, "p3");
+    struct refit_ticket newer = start(&request, 5), late;
+    struct refit_error err;
+    world_wait_phase(&world, newer.id, REFIT_PHASE_STAGED);
+    commit_behind = &newer;
+    assert_int_equal(refit_receiver_begin(world.receiver, &older, &late, &err), REFIT_OK);
+    struct refit_session_snapshot end = world_wait_aborted(&world, late.id, REFIT_CONFLICT);
+    assert_int_equal(end.failed_in, REFIT_PHASE_PREFLIGHT);
+    assert_non_null(strstr(end.error.text, "not newer"));
+    refit_receiver_read(world.receiver, &now);
+    assert_int_equal(now.bank.slot[now.bank.active].version.version, 5);
+    ticket_release(&late);
+    ticket_release(&newer);
+}
+
 static void unknown_source_is_not_found(void **state)
 {
     struct refit_ticket ticket;
@@ -468,6 +503,7 @@ int main(void)
         TEST(same_words_find_the_same_refit),
         TEST(same_identity_with_another_body_is_refused),
         TEST(version_must_be_newer),
+        TEST(an_older_version_never_follows_a_newer_one),
         TEST(unknown_source_is_not_found),
         TEST(source_of_another_digest_is_refused),
         TEST(dry_run_moves_nothing),
