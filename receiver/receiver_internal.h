@@ -45,6 +45,7 @@ struct refit_receiver {
 
     struct refit_leads leads;
     bool held;
+    uint64_t rolled_to; /* what a rollback with hold went back to, until the release; 0: none did */
     bool rolling; /* a rollback is under way: no commit starts */
     struct refit_quarantine quarantine;
     struct refit_proofs proofs;
@@ -80,6 +81,7 @@ struct refit_record {
     uint64_t epoch;
     char lead[REFIT_LEAD_NAME_MAX];
     bool held;
+    uint64_t rolled_to;
     struct refit_quarantine quarantine;
     struct refit_proofs proofs;
 };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The receiver's section of the state file: {"epoch", "lead", "held", "quarantine": [...], "proved": [...]}.
+ * The receiver's section of the state file: {"epoch", "lead", "held", "rolled_to", "quarantine": [...],
+ * "proved": [...]}.
  */
 #include <stdio.h>
 #include <string.h>
@@ -13,8 +14,8 @@
 void refit_record_copy(const struct refit_receiver *receiver, struct refit_record *out)
 {
     *out = (struct refit_record){
-        .epoch = receiver->leads.epoch, .held = receiver->held, .quarantine = receiver->quarantine,
-        .proofs = receiver->proofs};
+        .epoch = receiver->leads.epoch, .held = receiver->held, .rolled_to = receiver->rolled_to,
+        .quarantine = receiver->quarantine, .proofs = receiver->proofs};
     memcpy(out->lead, receiver->leads.name, sizeof out->lead);
 }
 
@@ -23,8 +24,9 @@ static json_t *record_json(const struct refit_record *record)
     json_t *digests = json_array();
     for (uint32_t i = 0; i < record->quarantine.count; i++)
         json_array_append_new(digests, json_string(record->quarantine.digests[i]));
-    json_t *json = json_pack("{s:o, s:s, s:b, s:o, s:o}", "epoch", refit_json_u64(record->epoch), "lead", record->lead,
-                             "held", record->held, "quarantine", digests, "proved", refit_proofs_json(&record->proofs));
+    json_t *json = json_pack("{s:o, s:s, s:b, s:o, s:o, s:o}", "epoch", refit_json_u64(record->epoch), "lead",
+                             record->lead, "held", record->held, "rolled_to", refit_json_u64(record->rolled_to),
+                             "quarantine", digests, "proved", refit_proofs_json(&record->proofs));
     /* An append that failed shows in the count: half a quarantine must not be written. */
     if (json && json_array_size(json_object_get(json, "quarantine")) == record->quarantine.count)
         return json;
@@ -71,17 +73,26 @@ static enum refit_status load_quarantine(struct refit_receiver *receiver, const 
     return REFIT_OK;
 }
 
+static enum refit_status load_rolled_to(struct refit_receiver *receiver, const json_t *record, const char *what,
+                                        struct refit_error *err)
+{
+    return json_object_get(record, "rolled_to")
+               ? refit_json_get_u64(record, "rolled_to", what, &receiver->rolled_to, err)
+               : REFIT_OK;
+}
+
 /* What can be read counts, whatever else can't: an epoch or a hold that is forgotten lets somebody in. */
 static enum refit_status load(struct refit_receiver *receiver, const json_t *record, struct refit_error *err)
 {
     const char *lead = "", *what = "section '" SECTION "' of the state file";
-    struct refit_error errors[5];
+    struct refit_error errors[6];
     const enum refit_status found[] = {
         refit_json_get_u64(record, "epoch", what, &receiver->leads.epoch, &errors[0]),
         refit_json_opt_string(record, "lead", what, &lead, &errors[1]),
         refit_json_opt_bool(record, "held", what, &receiver->held, &errors[2]),
-        load_quarantine(receiver, json_object_get(record, "quarantine"), &errors[3]),
-        refit_proofs_read(&receiver->proofs, json_object_get(record, "proved"), &errors[4]),
+        load_rolled_to(receiver, record, what, &errors[3]),
+        load_quarantine(receiver, json_object_get(record, "quarantine"), &errors[4]),
+        refit_proofs_read(&receiver->proofs, json_object_get(record, "proved"), &errors[5]),
     };
     snprintf(receiver->leads.name, sizeof receiver->leads.name, "%s", lead);
     for (size_t i = 0; i < sizeof found / sizeof *found; i++)

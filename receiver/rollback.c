@@ -56,17 +56,28 @@ static const struct refit_version *find_version(const struct refit_bank_snapshot
     return NULL;
 }
 
-/* Whoever asks again, because an answer was lost, must not get back what was rolled back from: while a hold lasts, the
- * same words find the rollback that was done. *left is the digest of the version that is, or was, rolled back from. */
-static bool is_repeat(const struct refit_bank_snapshot *bank, bool settled, uint64_t version,
-                      char left[static REFIT_SHA256_HEX_MAX], struct refit_version *now)
+/* What keeps newer versions off, when a rollback is asked for. */
+struct standing {
+    bool held;
+    uint64_t rolled_to;
+};
+
+/* Whoever asks again, because an answer was lost, must not get back what was rolled back from: while the hold of a
+ * rollback lasts, the same words find what was done. A hold that was asked for alone is no rollback: from there one
+ * goes back. *left is the digest of the version that is, or was, rolled back from. */
+static bool is_repeat(const struct refit_bank_snapshot *bank, const struct standing *standing,
+                      const struct refit_rollback *rollback, char left[static REFIT_SHA256_HEX_MAX],
+                      struct refit_version *now)
 {
     left[0] = '\0';
     if (bank->active == REFIT_SLOT_NONE)
         return false;
     *now = bank->slot[bank->active].version;
-    bool repeat = settled && (version == 0 || version == now->version);
-    const struct refit_version *from = repeat ? find_version(bank, bank->rollback_version) : now;
+    bool done = standing->held && standing->rolled_to == now->version;
+    bool there = rollback->version == now->version && (standing->held || rollback->open);
+    bool repeat = rollback->version == 0 ? done : there;
+    bool went_back = bank->rollback_version > now->version; /* else that one was never left for this one */
+    const struct refit_version *from = !repeat ? now : went_back ? find_version(bank, bank->rollback_version) : NULL;
     if (from)
         memcpy(left, from->digest, REFIT_SHA256_HEX_MAX);
     return repeat;
@@ -81,17 +92,30 @@ static void hold(struct refit_receiver *receiver, const char *why)
                              why);
 }
 
+/* Under the lock. Who is staged with it is not committed any more; who gets it later finds it here. */
+static enum refit_status put_in_quarantine(struct refit_receiver *receiver, const char *digest, struct refit_error *err)
+{
+    enum refit_status status = refit_quarantine_set(&receiver->quarantine, digest, true, err);
+    for (uint32_t i = 0; i < receiver->session_count && status == REFIT_OK; i++)
+        if (strcmp(receiver->sessions[i]->digest, digest) == 0)
+            refit_session_cancel(receiver->sessions[i], REFIT_CONFLICT, "model digest %s was put in quarantine here",
+                                 digest);
+    return status;
+}
+
 /* Under the lock, after the swap. */
 static void leave_behind(struct refit_receiver *receiver, const struct refit_rollback *rollback, const char *left,
                          const struct refit_version *now)
 {
     struct refit_error error;
     char why[64];
-    if (rollback->quarantine && refit_quarantine_set(&receiver->quarantine, left, true, &error) != REFIT_OK)
+    if (rollback->quarantine && put_in_quarantine(receiver, left, &error) != REFIT_OK)
         refit_log_event(REFIT_LOG_WARN, "the version rolled back from is not in quarantine", REFIT_LOG_CAUSE(&error));
     snprintf(why, sizeof why, "rolled back to version %" PRIu64, now->version);
-    if (!rollback->open)
-        hold(receiver, why);
+    if (rollback->open)
+        return;
+    receiver->rolled_to = now->version;
+    hold(receiver, why);
 }
 
 static enum refit_status check_rollback(const struct refit_rollback *rollback, struct refit_error *err)
@@ -113,12 +137,12 @@ enum refit_status refit_receiver_rollback(struct refit_receiver *receiver, const
     struct refit_bank_snapshot bank;
     refit_receiver_lock(receiver);
     status = stop_commits(receiver, deadline, err);
-    bool settled = receiver->held || rollback->open;
+    const struct standing standing = {receiver->held, receiver->rolled_to};
     refit_receiver_unlock(receiver);
     if (status != REFIT_OK)
         return status;
     refit_bank_read(receiver->bank, &bank);
-    if (!is_repeat(&bank, settled, rollback->version, left, &to))
+    if (!is_repeat(&bank, &standing, rollback, left, &to))
         status = refit_bank_rollback(receiver->bank, rollback->version, rollback_kv(rollback), deadline, &to, err);
     refit_receiver_follow_slots(receiver);
     refit_receiver_lock(receiver);
@@ -150,6 +174,7 @@ void refit_receiver_release_hold(struct refit_receiver *receiver)
 {
     refit_receiver_lock(receiver);
     receiver->held = false;
+    receiver->rolled_to = 0;
     refit_receiver_unlock(receiver);
     refit_receiver_changed(receiver);
     save_or_warn(receiver, "release");
@@ -159,7 +184,8 @@ enum refit_status refit_receiver_quarantine(struct refit_receiver *receiver, con
                                             struct refit_error *err)
 {
     refit_receiver_lock(receiver);
-    enum refit_status status = refit_quarantine_set(&receiver->quarantine, digest, on, err);
+    enum refit_status status = on ? put_in_quarantine(receiver, digest, err)
+                                  : refit_quarantine_set(&receiver->quarantine, digest, false, err);
     refit_receiver_unlock(receiver);
     if (status != REFIT_OK)
         return status;

@@ -92,7 +92,7 @@ void refit_handle_rollback(const struct refit_call *call, struct refit_reply *re
 {
     char kv[16] = "";
     struct refit_rollback rollback = {.kv = kv};
-    struct refit_receiver_snapshot before;
+    struct refit_receiver_snapshot before, after;
     struct refit_version now;
     struct refit_error err;
     enum refit_status status = read_rollback(call, &rollback, kv, sizeof kv, &err);
@@ -108,7 +108,8 @@ void refit_handle_rollback(const struct refit_call *call, struct refit_reply *re
     refit_audit(call->client, "rollback", refit_log_u64("from", active_version(&before)),
                 refit_log_u64("to", now.version), refit_log_text("digest", now.digest),
                 refit_log_bool("quarantine", rollback.quarantine));
-    refit_reply_json(reply, 200, json_pack("{s:o, s:b}", "active", refit_health_version_json(&now), "held", !rollback.open));
+    refit_receiver_read(call->receiver, &after); /* without a hold of its own, another may stand */
+    refit_reply_json(reply, 200, json_pack("{s:o, s:b}", "active", refit_health_version_json(&now), "held", (int)after.held));
 }
 
 void refit_handle_hold(const struct refit_call *call, struct refit_reply *reply)

@@ -355,6 +355,25 @@ static void quarantined_digest_is_refused(void **state)
     world_publish(&world, 5000, 2, "tcp");
 }
 
+static void what_is_staged_when_it_is_quarantined_is_aborted(void **state)
+{
+    char digest[REFIT_SHA256_HEX_MAX];
+    struct refit_error err;
+    world_publish(&world, 1, 1, "tcp");
+    world_digest(&world, 2, digest);
+    struct refit_request request = ready_request(2);
+    struct refit_ticket ticket = start(&request, 2);
+    world_wait_phase(&world, ticket.id, REFIT_PHASE_STAGED);
+    assert_int_equal(refit_receiver_quarantine(world.receiver, digest, true, NULL), REFIT_OK);
+    assert_int_equal(refit_receiver_commit(world.receiver, ticket.id, 2, digest, &err), REFIT_CONFLICT);
+    struct refit_session_snapshot end = world_wait_aborted(&world, ticket.id, REFIT_CONFLICT);
+    assert_non_null(strstr(end.error.text, "quarantine"));
+    ticket_release(&ticket);
+    for (uint32_t rank = 0; rank < WORLD_RANKS; rank++)
+        holder_stop(&holders[rank]);
+    world_assert_survives(&world);
+}
+
 static void rollback(uint64_t version, enum refit_status expected)
 {
     struct refit_version now;
@@ -405,6 +424,50 @@ static void repeated_rollback_is_the_same(void **state)
     refit_receiver_release_hold(world.receiver);
     rollback(0, REFIT_OK);
     assert_int_equal(world.served_version, 1);
+}
+
+/* To hold newer versions off is the first thing to do about a bad one; then one goes back. */
+static void rollback_after_a_hold_goes_back(void **state)
+{
+    struct refit_receiver_snapshot now;
+    struct refit_version to;
+    char bad[REFIT_SHA256_HEX_MAX];
+    world_publish(&world, 1, 1, "tcp");
+    world_publish(&world, 2, 2, "tcp");
+    world_digest(&world, 2, bad);
+    refit_receiver_hold(world.receiver);
+    for (int i = 0; i < 2; i++) { /* and its repeat finds it done */
+        assert_int_equal(refit_receiver_rollback(world.receiver, &(struct refit_rollback){.quarantine = true},
+                                                 refit_deadline_in_ms(WORLD_WAIT_MS), &to, NULL), REFIT_OK);
+        assert_int_equal(to.version, 1);
+    }
+    refit_receiver_read(world.receiver, &now);
+    assert_int_equal(now.bank.rollbacks, 1);
+    assert_true(now.held);
+    world.served_version = world.served_seed = 1;
+    world_assert_served(&world);
+    /* What was left behind is refused, and nothing else. */
+    assert_int_equal(now.quarantined, 1);
+    struct refit_ticket ticket;
+    struct refit_error err;
+    refit_receiver_release_hold(world.receiver);
+    struct refit_request request = ready_request(3);
+    memcpy(request.digest, bad, sizeof bad);
+    assert_int_equal(refit_receiver_begin(world.receiver, &request, &ticket, &err), REFIT_CONFLICT);
+    assert_non_null(strstr(err.text, "quarantine"));
+}
+
+/* By name, where nothing was gone back from: what is retained is older, and nothing is wrong with it. */
+static void staying_quarantines_nothing(void **state)
+{
+    struct refit_receiver_snapshot now;
+    world_publish(&world, 1, 1, "tcp");
+    world_publish(&world, 2, 2, "tcp");
+    const struct refit_rollback stay = {.version = 2, .open = true, .quarantine = true};
+    struct refit_deadline deadline = refit_deadline_in_ms(WORLD_WAIT_MS);
+    assert_int_equal(refit_receiver_rollback(world.receiver, &stay, deadline, NULL, NULL), REFIT_OK);
+    refit_receiver_read(world.receiver, &now);
+    assert_int_equal(now.quarantined, 0);
 }
 
 static void rollback_ends_a_refit_that_runs(void **state)
@@ -515,8 +578,11 @@ int main(void)
         TEST(without_verification_there_is_no_digest),
         TEST(trainer_that_writes_during_publish_is_caught),
         TEST(quarantined_digest_is_refused),
+        TEST(what_is_staged_when_it_is_quarantined_is_aborted),
         TEST(rollback_holds_until_release),
         TEST(repeated_rollback_is_the_same),
+        TEST(rollback_after_a_hold_goes_back),
+        TEST(staying_quarantines_nothing),
         TEST(rollback_ends_a_refit_that_runs),
         TEST(rollback_that_fails_does_not_hold),
         TEST(retained_version_is_not_filled_twice),
