@@ -128,11 +128,13 @@ static enum refit_status watch_until_committed(struct refit_replica *replica, st
     return settle(replica, err);
 }
 
-/* A commit may be repeated: one whose answer was lost is sent again before its outcome is taken for unknown. */
+/* A commit may be repeated: one whose answer was lost is sent again before its outcome is taken for unknown. What is
+ * said to the repeat tells nothing of the first unless it speaks of the refit: that is aborted, or committed otherwise. */
 enum refit_status refit_follower_commit(struct refit_replica *replica, struct refit_error *err)
 {
     struct refit_lead *lead = replica->lead;
     struct refit_deadline patience = refit_follower_deadline(replica, REFIT_PATIENCE_MS);
+    bool in_doubt = false;
     for (;;) {
         enum refit_status status =
             refit_control_commit(&replica->control, replica->ticket.id, lead->publish.version, replica->digest,
@@ -141,10 +143,11 @@ enum refit_status refit_follower_commit(struct refit_replica *replica, struct re
         if (status == REFIT_OK)
             return watch_until_committed(replica, err);
         bool lost = status == REFIT_PEER || status == REFIT_TIMEOUT;
+        in_doubt = in_doubt || lost;
         if (refit_replica_is_replaced(replica) || (lost && refit_deadline_passed(patience)))
             return settle(replica, err);
         if (!lost && (status != REFIT_BUSY || refit_deadline_passed(lead->publish.deadline)))
-            return status;
+            return in_doubt && status != REFIT_CONFLICT ? settle(replica, err) : status;
         poll(NULL, 0, REFIT_AGAIN_MS);
     }
 }

@@ -308,7 +308,8 @@ class SystemTest(unittest.TestCase):
 
 class Proxy:
     """Stands before a replica's control API and passes requests on; what `rule(method, path)` says happens to one: None
-    (nothing), "drop" (it never arrives), "mute" (it arrives, its answer does not). After either, the proxy is dead until revived."""
+    (nothing), "drop" (it never arrives), "mute" (it arrives, its answer does not), after either of which the proxy is dead until
+    revived; "lose" (as mute, and the proxy lives on), a number (it never arrives, and that is the answer's status)."""
 
     def __init__(self, replica, rule):
         self.replica, self.rule, self.dead, self.hits = replica, rule, False, threading.Event()
@@ -324,10 +325,12 @@ class Proxy:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 self.close_connection = True
                 what = "drop" if proxy.dead else proxy.rule(self.command, self.path)
-                proxy.dead = proxy.dead or what is not None
-                if what != "drop":
+                proxy.dead = proxy.dead or what in ("drop", "mute")
+                if isinstance(what, int):
+                    status, headers, content = what, [("Content-Length", "0")], b""
+                elif what != "drop":
                     status, headers, content = proxy.forward(self.command, self.path, body)
-                if what is None:
+                if what is None or isinstance(what, int):
                     self.send_response(status)
                     for name, value in headers:
                         if name.lower() not in ("connection", "date", "server"):

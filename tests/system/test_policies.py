@@ -214,6 +214,21 @@ class Unknown(Fleet):
         rc, out, _ = self.refit("resolve", members[0].url, members[1].url)
         self.assertEqual(rc, 0, out)
 
+    def test_a_commit_that_was_done_and_not_heard_of_is_found_done_whatever_is_said_to_its_repeat(self):
+        members, commits = self.fleet(2), []
+
+        def rule(method, path):
+            if not is_commit(method, path):
+                return None
+            commits.append(path)
+            return "lose" if len(commits) == 1 else 403
+        proxy = Proxy(members[1], rule)
+        self.addCleanup(proxy.close)
+        lines = self.go([members[0], proxy], 2, "policy=all")
+        self.assertEqual(self.outcomes(lines), ["committed", "committed"], lines)
+        self.serves(members, 2, 2)
+        self.assertGreater(len(commits), 1)
+
     def test_a_member_that_is_restarted_at_the_commit_leaves_it_partly_committed(self):
         members = self.fleet(2)
 
