@@ -7,7 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/thread.h"
+#include "layouts/tally.h"
 #include "sender/control.h"
 
 #define CALL_MS 5000
@@ -18,6 +20,7 @@ struct pod {
     struct refit_control control;
     struct refit_control_weights weights;
     struct refit_control_state state; /* its latest refit; no id: none */
+    uint32_t first_rank, rank_count; /* of the replica's; asked for only where there are several pods */
     struct refit_replica_report *report;
 };
 
@@ -27,6 +30,7 @@ struct replica {
     size_t pod_count;
     bool was_committed; /* before anything was done */
     char digest[REFIT_SHA256_HEX_MAX];
+    char model[REFIT_SHA256_HEX_MAX]; /* of several pods together; empty: not known */
     pthread_t thread;
     bool started;
 };
@@ -167,10 +171,11 @@ static enum refit_status wait_end(const struct resolution *resolution, struct po
     }
 }
 
-static enum refit_status commit_pod(const struct resolution *resolution, struct pod *pod, struct refit_error *err)
+static enum refit_status commit_pod(const struct resolution *resolution, struct pod *pod, const char *model,
+                                    struct refit_error *err)
 {
     enum refit_status status;
-    while ((status = refit_control_commit(&pod->control, pod->state.id, pod->state.version, pod->state.digest, NULL,
+    while ((status = refit_control_commit(&pod->control, pod->state.id, pod->state.version, pod->state.digest, model,
                                           call_by(resolution), err)) == REFIT_BUSY &&
            !refit_deadline_passed(resolution->deadline))
         poll(NULL, 0, AGAIN_MS);
@@ -185,7 +190,7 @@ static enum refit_status abort_pod(const struct resolution *resolution, struct p
 }
 
 /* What became of it is asked of the replica itself. */
-static void finish_pod(const struct resolution *resolution, struct pod *pod, bool forward)
+static void finish_pod(const struct resolution *resolution, struct pod *pod, const char *model, bool forward)
 {
     struct refit_error err = {0};
     enum refit_status status = REFIT_OK;
@@ -193,7 +198,7 @@ static void finish_pod(const struct resolution *resolution, struct pod *pod, boo
     if (back && pod->weights.rollback_version)
         status = refit_control_take_back(&pod->control, pod->weights.rollback_version, resolution->deadline, &err);
     else if (is_open(pod) && is_of_publish(resolution, pod))
-        status = forward ? commit_pod(resolution, pod, &err) : abort_pod(resolution, pod, &err);
+        status = forward ? commit_pod(resolution, pod, model, &err) : abort_pod(resolution, pod, &err);
     if (knows(pod)) {
         struct refit_error lost;
         lost.status = ask(resolution, pod, &lost);
@@ -240,18 +245,91 @@ static bool goes_forward(const struct resolution *resolution, const struct repli
     return all || replica->was_committed;
 }
 
+/* ---- what the pods of a replica have together ---- */
+
+static enum refit_status read_ranks(const struct resolution *resolution, struct pod *pod, struct refit_error *err)
+{
+    json_t *host = NULL;
+    int64_t first = 0, count = 0;
+    enum refit_status status = refit_control_host(&pod->control, call_by(resolution), &host, err);
+    const json_t *ranks = json_object_get(host, "ranks");
+    if (status == REFIT_OK)
+        status = refit_json_get_int(ranks, "first", "ranks", 0, INT32_MAX, &first, err);
+    if (status == REFIT_OK)
+        status = refit_json_get_int(ranks, "count", "ranks", 1, INT32_MAX, &count, err);
+    pod->first_rank = (uint32_t)first;
+    pod->rank_count = (uint32_t)count;
+    json_decref(host);
+    return status;
+}
+
+static struct pod *pod_from(const struct replica *replica, uint32_t rank)
+{
+    for (size_t i = 0; i < replica->pod_count; i++)
+        if (replica->pods[i].first_rank == rank)
+            return &replica->pods[i];
+    return NULL;
+}
+
+/* Each begins where the one before it ends; else they are not the whole, and their sum names nothing. */
+static enum refit_status add_up(const struct resolution *resolution, const struct replica *replica,
+                                const struct refit_layout *layout, struct refit_tally *sum, struct refit_error *err)
+{
+    enum refit_status status = REFIT_OK;
+    for (uint32_t covered = 0; covered < refit_layout_ranks(layout) && status == REFIT_OK;) {
+        struct pod *pod = pod_from(replica, covered);
+        if (!pod)
+            return refit_fail(err, REFIT_NOT_FOUND, "no pod of it holds rank %" PRIu32, covered);
+        status = refit_control_digests(&pod->control, resolution->version, layout, sum, call_by(resolution), err);
+        covered += pod->rank_count;
+    }
+    return status;
+}
+
+static enum refit_status digest_model(const struct resolution *resolution, struct replica *replica,
+                                      struct refit_error *err)
+{
+    struct refit_layout *layout = NULL;
+    struct refit_tally *sum = NULL;
+    enum refit_status status = REFIT_OK;
+    for (size_t i = 0; i < replica->pod_count && status == REFIT_OK; i++)
+        status = read_ranks(resolution, &replica->pods[i], err);
+    if (status == REFIT_OK)
+        status = refit_control_layout(&replica->pods[0].control, call_by(resolution), &layout, err);
+    if (status == REFIT_OK && !(sum = refit_tally_create(refit_layout_tensor_count(layout))))
+        status = refit_fail_alloc(err, "a tally", refit_layout_tensor_count(layout) * sizeof(struct refit_digest));
+    if (status == REFIT_OK)
+        status = add_up(resolution, replica, layout, sum, err);
+    if (status == REFIT_OK)
+        status = refit_model_digest(layout, sum, "exact", replica->model, err);
+    refit_tally_destroy(sum);
+    refit_layout_release(layout);
+    return status;
+}
+
+/* So that its pods show it with the version. One that can't tell leaves it unknown; that is no reason not to finish. */
+static void find_model(const struct resolution *resolution, struct replica *replica)
+{
+    struct refit_error err;
+    if (replica->pod_count > 1 && digest_model(resolution, replica, &err) != REFIT_OK)
+        refit_log_event(REFIT_LOG_INFO, "the digest of the whole replica is not known",
+                        refit_log_text("replica", replica->pods[0].control.url.text), REFIT_LOG_CAUSE(&err));
+}
+
 /* Forward the pod with rank 0 goes last, and only when all others did; back it goes first. */
 static void *finish_pods(void *context)
 {
     struct replica *replica = context;
     const struct resolution *resolution = replica->of;
     bool forward = goes_forward(resolution, replica) && (resolution->commits || !resolution->publish[0]);
+    if (forward && resolution->publish[0])
+        find_model(resolution, replica);
     for (size_t i = 1; forward && i < replica->pod_count; i++)
-        finish_pod(resolution, &replica->pods[i], true);
+        finish_pod(resolution, &replica->pods[i], replica->model, true);
     forward = forward && (replica->was_committed || have_committed(resolution, replica, 1));
-    finish_pod(resolution, &replica->pods[0], forward);
+    finish_pod(resolution, &replica->pods[0], replica->model, forward);
     for (size_t i = 1; !forward && i < replica->pod_count; i++)
-        finish_pod(resolution, &replica->pods[i], false);
+        finish_pod(resolution, &replica->pods[i], replica->model, false);
     return NULL;
 }
 

@@ -260,6 +260,8 @@ class Pods(Fleet):
         self.assertEqual(rc, 0, out + err)
         for pod in pods:
             pod.wait_step(2)
+        models = [pod.weights()["active"]["model"] for pod in pods]
+        self.assertEqual((len(models[0]), models[0]), (64, models[1]))
         rc, out, err = self.refit("rollback", "--fleet", "--to", self.joined(pods))
         self.assertEqual(rc, 0, out + err)
         self.assertEqual([pod.active() for pod in pods], [1, 1])
