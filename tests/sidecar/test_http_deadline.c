@@ -16,8 +16,9 @@
 #include "refitd.h"
 #include "sidecar/http_server.h"
 
-#define DEADLINE_MS 150
+#define HASTY_MS 150
 
+static int64_t deadline_ms;
 static struct event_base *base;
 static struct refit_httpd *server;
 static int client;
@@ -26,7 +27,7 @@ static const char *trickle; /* what the client sends again and again */
 static void on_head(void *context, struct refit_exchange *exchange, struct refit_http_limits *limits,
                     struct refit_reply *reply)
 {
-    *limits = (struct refit_http_limits){.body_bytes = 1 << 20, .deadline_ms = DEADLINE_MS};
+    *limits = (struct refit_http_limits){.body_bytes = 1 << 20, .deadline_ms = deadline_ms};
 }
 
 static void on_request(void *context, struct refit_exchange *exchange)
@@ -37,13 +38,14 @@ static void on_request(void *context, struct refit_exchange *exchange)
     refit_exchange_reply(exchange, &reply);
 }
 
-static int set_up(void **state)
+static int open_server(int64_t ms)
 {
+    deadline_ms = ms;
     const struct refit_httpd_config config = {.name = "test",
                                               .address = "127.0.0.1:0",
                                               .connections_max = 2,
                                               .header_bytes_max = 1 << 20,
-                                              .deadline_ms = DEADLINE_MS,
+                                              .deadline_ms = deadline_ms,
                                               .idle_ms = 60000,
                                               .answer_ms = 60000,
                                               .bodies_max = 1 << 20,
@@ -54,6 +56,17 @@ static int set_up(void **state)
     assert_int_equal(refit_httpd_start(base, &config, &server, &err), REFIT_OK);
     client = http_connect(refit_httpd_port(server));
     return 0;
+}
+
+static int set_up(void **state)
+{
+    return open_server(REFITD_WAIT_MS);
+}
+
+/* For requests that never end. */
+static int set_up_hasty(void **state)
+{
+    return open_server(HASTY_MS);
 }
 
 static int tear_down(void **state)
@@ -140,8 +153,8 @@ static void connections_that_are_answered_do_not_give_way(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_head_that_trickles_in_ends_at_the_deadline, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_body_that_trickles_in_ends_at_the_deadline, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_head_that_trickles_in_ends_at_the_deadline, set_up_hasty, tear_down),
+        cmocka_unit_test_setup_teardown(a_body_that_trickles_in_ends_at_the_deadline, set_up_hasty, tear_down),
         cmocka_unit_test_setup_teardown(idle_connections_give_way_to_a_new_one, set_up, tear_down),
         cmocka_unit_test_setup_teardown(connections_that_are_answered_do_not_give_way, set_up, tear_down),
     };
