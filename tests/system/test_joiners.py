@@ -6,7 +6,7 @@ import time
 import unittest
 
 from harness import WAIT_S, engine_layout, source_layout
-from test_policies import SLOW, Fleet
+from test_policies import SLOW, SLOWER, Fleet
 
 POLL = ("--siblings-poll", "200ms")
 
@@ -107,7 +107,7 @@ class Joiners(Catching):
 
     def test_a_publish_that_comes_meanwhile_wins(self):
         members = self.fleet(2)
-        joiner = self.joiner("joiner", members, *SLOW)
+        joiner = self.joiner("joiner", members, *SLOWER)
         joiner.wait_phase("transfer", version=1)
         ranks = self.go([*members, joiner], 2, wait=False)
         lines = self.end_all(ranks)

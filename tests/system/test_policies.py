@@ -10,6 +10,7 @@ import unittest
 from harness import SLOWDOWN, Proxy, SystemTest, engine_layout, source_layout, tool
 
 SLOW = ("--rate", "512KiB")  # the transfer of 0.5 MB then lasts about a second
+SLOWER = ("--rate", "128KiB")  # about four, in which a trainer's processes start on a busy machine, too
 
 
 def is_commit(method, path):
@@ -322,7 +323,7 @@ class DeadLeads(Fleet):
 
 class Leads(Fleet):
     def test_of_two_leads_the_second_is_refused_by_name_unless_it_takes_over(self):
-        members = self.fleet(2, slow=[1])
+        members = self.fleet(2, *SLOWER)
         first = self.go(members, 2, "name=first", wait=False)
         members[1].wait_phase("transfer", version=2)
         lines = self.go(members, 3, "name=second")
