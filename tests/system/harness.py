@@ -263,6 +263,11 @@ class SystemTest(unittest.TestCase):
     def path(self, name):
         return os.path.join(self.scratch.name, name)
 
+    def keep(self, name):
+        """A file that readers look at: they hold something for as long as it is there."""
+        with open(self.path(name), "w", encoding="utf-8"):
+            return self.path(name)
+
     def write_json(self, name, value):
         with open(self.path(name), "w") as file:
             json.dump(value, file)

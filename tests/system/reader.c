@@ -2,7 +2,7 @@
  *
  * An engine rank that checks every byte of every version it is given, step after step.
  *
- *   reader SOCKET LAYOUT RANK RANKS STEPS_FILE [prepare-ms=N] [hold=N] [refuse=V] [trust] [hold-file=PATH] [cuda]
+ *   reader SOCKET LAYOUT RANK RANKS STEPS_FILE [prepare-ms=N] [prepare-file=PATH] [hold=N] [refuse=V] [trust] [hold-file=PATH] [cuda]
  *
  * Ranks of a replica meet in STEPS_FILE, a shared page: the leader names the version of a step, the followers pin it and say so, the
  * leader checks and releases. Prints one line per change: "step VERSION DIGEST LABEL". A byte that is not as the version has it
@@ -11,6 +11,7 @@
  *
  *   prepare-ms=N  the prepare hook takes so long      refuse=V  the prepare hook refuses version V
  *   hold=N        keeps each pin for N ms             trust     does not look at the bytes
+ *   prepare-file=P  the prepare hook takes as long as P exists
  *   hold-file=P   keeps each pin while P exists, and prints "holding VERSION" the first time
  *   stable        has addresses baked in: that one of them changes is "torn", too
  *   cuda          takes slots on a device, and no others
@@ -45,7 +46,7 @@ struct reader {
     uint32_t rank, ranks;
     long prepare_ms, hold_ms;
     unsigned long long refuse;
-    const char *hold_file;
+    const char *hold_file, *prepare_file;
     uint64_t held;
     bool trust, stable, cuda;
     const void *const *table; /* of the first pin, when stable */
@@ -90,6 +91,8 @@ static int on_prepare(void *context, struct refit_engine *engine, const struct r
 {
     struct reader *r = context;
     pause_ms(r->prepare_ms);
+    while (r->prepare_file && access(r->prepare_file, F_OK) == 0 && !ending)
+        pause_ms(1);
     if (version->version == r->refuse) {
         snprintf(reason, 256, "told to refuse version %llu", r->refuse);
         return 1;
@@ -213,6 +216,8 @@ static void read_option(struct reader *r, const char *option)
         r->prepare_ms = atol(option + 11);
     else if (strncmp(option, "hold=", 5) == 0)
         r->hold_ms = atol(option + 5);
+    else if (strncmp(option, "prepare-file=", 13) == 0)
+        r->prepare_file = option + 13;
     else if (strncmp(option, "hold-file=", 10) == 0)
         r->hold_file = option + 10;
     else if (strncmp(option, "refuse=", 7) == 0)

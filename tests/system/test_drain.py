@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """SIGTERM in each state of a refit, and `refit drain` in the middle of one: an end in time, and the old version serves on."""
+import os
 import signal
 import subprocess
 import time
@@ -16,9 +17,11 @@ class Drain(SystemTest):
         self.assertTrue(lines and lines[0].startswith(f"ok {version} "), lines)
         replica.wait_step(version)
 
-    def term(self, replica):
-        """0: ended by itself within --drain-timeout; past that it would be 1."""
+    def term(self, replica, held=None):
+        """0: ended by itself within --drain-timeout; past that it would be 1. `held` is let go of meanwhile."""
         replica.refitd.kill(signal.SIGTERM)
+        if held:
+            os.unlink(held)
         self.assertEqual(replica.refitd.wait(), 0)
 
     def serves_after_restart(self, replica, version):
@@ -32,17 +35,21 @@ class Drain(SystemTest):
         self.assertEqual((status, body["version"]), (200, version))
 
     def test_sigterm_in_each_state(self):
-        states = (("transfer", SLOW, ()), ("prepare", (), ["prepare-ms=800"]), ("staged", ("--staged-ttl", "60s"), ["prepare-ms=300"]))
+        preparing = ["prepare-file=" + self.path("prepare")]
+        states = (("transfer", SLOW, ()), ("prepare", (), preparing), ("staged", ("--staged-ttl", "60s"), preparing))
         for phase, options, reader_options in states:
             with self.subTest(phase=phase):
                 replica = self.replica(f"t-{phase}", engine_layout(2), *options, reader_options=reader_options)
                 self.succeeds(replica, 1)
+                held = self.keep("prepare")
                 ranks = self.publish(source_layout(), [2], [replica], "deadline=8000", wait=False)
                 if phase == "staged":  # nobody is left to commit it
                     replica.wait_phase("prepare", version=2)
                     ranks[0].kill()
+                    ranks[0].wait()
+                    os.unlink(held)
                 replica.wait_phase(phase, version=2)
-                self.term(replica)
+                self.term(replica, held if phase != "staged" else None)
                 for rank in ranks:
                     rank.wait()
                 self.serves_after_restart(replica, 1)

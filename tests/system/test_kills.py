@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whoever dies at whatever step: the old version keeps serving, every byte of it, and the next refit succeeds."""
+import os
 import signal
 import unittest
 
@@ -64,10 +65,13 @@ class Kills(SystemTest):
         self.succeeds(replica, 3)
 
     def test_the_lead_dies_between_staged_and_commit(self):
-        replica = self.begin(reader_options=["prepare-ms=700"])
+        replica = self.begin(reader_options=["prepare-file=" + self.path("prepare")])
+        held = self.keep("prepare")
         ranks = self.publish(source_layout(), [2], [replica], wait=False)
         replica.wait_phase("prepare", version=2)
         ranks[0].kill()
+        ranks[0].wait()
+        os.unlink(held)
         replica.wait_phase("staged", version=2)
         self.still_serves(replica, 1)
         state = replica.wait_end(2)  # by its time to live
@@ -93,11 +97,13 @@ class Kills(SystemTest):
                 self.succeeds(replica, 3)
 
     def test_an_engine_rank_dies_in_prepare(self):
-        replica = self.begin(reader_options=["prepare-ms=800"])
+        replica = self.begin(reader_options=["prepare-file=" + self.path("prepare")])
+        held = self.keep("prepare")
         ranks = self.publish(source_layout(), [2], [replica], wait=False)
         replica.wait_phase("prepare", version=2)
         replica.readers[1].kill()
         replica.readers[1].wait()
+        os.unlink(held)
         for rank in ranks:
             rank.wait()
         replica.start_readers(1)
@@ -122,14 +128,16 @@ class Kills(SystemTest):
             self.succeeds(replica, version)
 
     def test_refitd_dies_at_each_step(self):
-        for phase, options, reader_options in (("transfer", SLOW, ()), ("prepare", (), ["prepare-ms=800"])):
+        for phase, options, reader_options in (("transfer", SLOW, ()), ("prepare", (), ["prepare-file=" + self.path("prepare")])):
             with self.subTest(phase=phase):
                 replica = self.replica(f"d-{phase}", engine_layout(2), *options, reader_options=reader_options)
                 self.succeeds(replica, 1)
+                held = self.keep("prepare")
                 ranks = self.publish(source_layout(), [2], [replica], "deadline=8000", wait=False)
                 replica.wait_phase(phase, version=2)
                 replica.refitd.kill()
                 replica.refitd.wait()
+                os.unlink(held)
                 replica.start()
                 for rank in ranks:
                     rank.wait()

@@ -313,12 +313,13 @@ class Rotation(SecurityTest):
         client = pki.Mount(self.path("client-secret"), files("client", "tls"))
         a = self.replica("a", engine_layout(1), "--tls-cert", server.path("tls.crt"), "--tls-key", server.path("tls.key"),
                          "--tls-client-ca", server.path("ca.crt"), "--tls-client-optional", "--rate", "256KiB",
-                         reader_options=["prepare-ms=500"])
+                         reader_options=["prepare-file=" + self.path("prepare")])
         a.__class__ = SecureReplica
         a.ca, a.client = self.ca, self.pki.pair("client")
         self.assertEqual(pki.serial(a.control_port, self.ca), "one")
+        held = self.keep("prepare")
         ranks = self.publish(source_layout(), [1], [a], f"cacert={client.path('ca.crt')}", f"cert={client.path('tls.crt')}",
-                             f"key={client.path('tls.key')}", wait=False)
+                             f"key={client.path('tls.key')}", "deadline=120000", wait=False)
         a.wait_phase("transfer", version=1)
         watch = http.client.HTTPSConnection("127.0.0.1", a.control_port, timeout=WAIT_S,
                                             context=pki.context(self.ca, a.client))
@@ -331,6 +332,7 @@ class Rotation(SecurityTest):
             self.wait_log(a, "\"TLS files read again\" use=control", turn)
             self.assertEqual(pki.serial(a.control_port, self.ca), name)
             self.assertFalse(a.call("GET", "/refit")[1]["terminal"], "it was to be in the middle of the refit")
+        os.unlink(held)
         for rank in ranks:
             rank.wait()
         self.assertTrue(ranks[0].lines[0].startswith("ok 1 "), ranks[0].lines)
