@@ -3,10 +3,19 @@
 import json
 import os
 import random
+import re
 import socket
 import struct
 
-MAGIC, PROTOCOL, PLANNER = 0x54494652, 2, 2  # transport/greeting.h, layouts/plan.h
+
+def number_of(name, *header):
+    """A greeting of another version is turned away before anything else is looked at."""
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", *header), encoding="utf-8") as file:
+        return int(re.search(rf"^#define {name} (\d+)$", file.read(), re.M)[1])
+
+
+MAGIC, PROTOCOL = 0x54494652, number_of("REFIT_PROTOCOL_VERSION", "transport", "greeting.h")
+PLANNER = number_of("REFIT_PLANNER_VERSION", "layouts", "plan.h")
 GREETING = "<IIII16sIIIII128s"
 FRAME = "<IIQII"
 FRAMES = (0x4d4c4557, 0x53464552, 0x544e5247, 0x454e4f44, 0x41544144, 0x54534744, 0x43454950, 0x56494c41, 0x45594223)
@@ -107,13 +116,13 @@ def frames(rng):
     yield rng.randbytes(4096)
 
 
-def talk(connection, *parts):
-    """Sends what is taken, then hears the other out, but not for long; what it said first."""
+def talk(connection, *parts, patience=0.05):
+    """Sends what is taken, then hears the other out, but not for long where no answer is due; what it said first."""
     try:
         connection.settimeout(5)
         for part in parts:
             connection.sendall(part)
-        connection.settimeout(0.05)
+        connection.settimeout(patience)
         return connection.recv(4096)
     except OSError:
         return b""
