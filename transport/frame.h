@@ -17,13 +17,17 @@
  *   BYE      holder    the answer to DONE
  *
  * Over nccl alone (nccl_wire.h); `edge` is the communicator's tag, but in READY and DIGESTS:
- *   HELLO    holder    its version of NCCL and its devices; answered as a greeting is
+ *   HELLO    holder    its version of NCCL and its devices; answered as a greeting is. argument 1: it can reshard with the
+ *                      library that the card names, and `batch` is its source rank
  *   READY    holder    edge, batch: may be asked for in a GO; argument: the device it lies on, by HELLO's list
  *   GO       receiver  `batch` batches are to be sent, in this order: a group
  *   STARTED  holder    the device's turn is taken, for this group and those until PAUSE
  *   DENIED   holder    nothing was begun; argument: enum refit_denial
  *   FREE     holder    a turn that was denied may be free now
  *   PAUSE    receiver  no further group for now; the turn is given back once all are sent
+ *   SHARD    receiver  asks for the device's turn, for a reshard of `batch` ranks; STARTED or DENIED, then RUN or PAUSE
+ *   RUN      receiver  all ranks have their turn: go
+ *   RAN      holder    this rank is through; argument: 0, or a status. PAUSE follows: all are, or it is given up
  *   DIGESTS  holder    edge, batch: all is with NCCL and has left; `length` bytes of digests of 16
  *
  * `length` is 0 where nothing follows.
@@ -57,6 +61,9 @@ enum refit_frame_type {
     REFIT_FRAME_DENIED = 0x594e4544,  /* "DENY" */
     REFIT_FRAME_FREE = 0x45455246,    /* "FREE" */
     REFIT_FRAME_PAUSE = 0x53554150,   /* "PAUS" */
+    REFIT_FRAME_SHARD = 0x44524853,   /* "SHRD" */
+    REFIT_FRAME_RUN = 0x214e5552,     /* "RUN!" */
+    REFIT_FRAME_RAN = 0x234e4152,     /* "RAN#" */
 };
 
 struct refit_frame {

@@ -552,6 +552,11 @@ static enum refit_status nccl_card(const struct refit_listener *listener, json_t
         json_decref(*out);
         *out = NULL;
     }
+    const char *reshard = refit_nccl_reshard_id();
+    if (*out && reshard && json_object_set_new(*out, "reshard", json_string(reshard)) != 0) {
+        json_decref(*out);
+        *out = NULL;
+    }
     return *out ? REFIT_OK : refit_fail_alloc(err, "a card", REFIT_CARD_MAX);
 }
 

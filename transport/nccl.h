@@ -13,5 +13,7 @@ enum refit_status refit_nccl_open(const struct refit_endpoint_config *config, st
                                   struct refit_error *err);
 /* Of the library that was found: 23203 is 2.32.3. */
 REFIT_MUST_CHECK enum refit_status refit_nccl_version(int *version, struct refit_error *err);
+/* What names the library of the fast path, where that is on and can be used (docs/gpu.md); else NULL. */
+const char *refit_nccl_reshard_id(void);
 
 #endif

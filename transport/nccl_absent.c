@@ -31,6 +31,11 @@ enum refit_status refit_nccl_version(int *version, struct refit_error *err)
     return refit_nccl_probe(err);
 }
 
+const char *refit_nccl_reshard_id(void)
+{
+    return NULL;
+}
+
 void refit_transports_keep(void)
 {
 }

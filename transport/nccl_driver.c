@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "transport/nccl_driver.h"
+#include "transport/nccl_member.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -152,5 +153,9 @@ void refit_nccl_describe(char *text, size_t size)
             continue;
         used += snprintf(text + used, size - (size_t)used, "%s%s", between, names[i]);
         between = ", ";
+    }
+    if (used > 0 && (size_t)used + 2 < size) {
+        used += snprintf(text + used, size - (size_t)used, "; ");
+        refit_nccl_reshard_describe(text + used, size - (size_t)used);
     }
 }

@@ -7,7 +7,7 @@
 #include <sys/epoll.h>
 
 #include "base/log.h"
-#include "transport/nccl_receiver.h"
+#include "transport/nccl_reshard.h"
 
 /* ---- grants (the lock is held) ---- */
 
@@ -28,7 +28,9 @@ static void grant(struct refit_nccl_flow *flow, struct refit_grant grant)
     if (flow->granted_count == 0)
         flow->heard_ns = refit_clock_ns(); /* from here on it owes */
     flow->granted[flow->granted_count++] =
-        (struct refit_nccl_granted){.grant = grant, .lane = lane_of(flow->receiver, grant)};
+        (struct refit_nccl_granted){.grant = grant,
+                                    .lane = lane_of(flow->receiver, grant),
+                                    .placed = refit_nccl_reshard_placed(flow->receiver, grant)};
     refit_count(&flow->receiver->base.base.counters.wire_bytes, REFIT_FRAME_BYTES);
     if (!refit_stream_post(&flow->stream, &frame))
         refit_stream_shutdown(&flow->stream);
@@ -38,7 +40,8 @@ void refit_nccl_dispatch(struct refit_receiving *receiving, struct refit_peer *p
 {
     struct refit_nccl_flow *flow = peer->flows;
     struct refit_grant next;
-    (void)receiving;
+    if (refit_nccl_reshard_holds((struct refit_nccl_receiver *)receiving))
+        return;
     while (flow && !flow->cut && flow->granted_count < REFIT_OWED_MAX && refit_peer_next(peer, &next))
         grant(flow, next);
 }
@@ -146,6 +149,8 @@ static enum refit_status take_hello(struct refit_nccl_flow *flow, struct refit_e
     if (status == REFIT_OK)
         status = refit_nccl_check_versions(flow->receiver->lanes[0].device->nccl->version, (int)flow->hello.version,
                                            "the holder", err);
+    flow->hello.reshards = flow->frame.argument == REFIT_HELLO_RESHARDS;
+    flow->hello.rank = flow->frame.batch;
     if (status == REFIT_OK && receiving->grants.finished)
         status = refit_fail(err, REFIT_NOT_FOUND, "refit %s needs no more bytes", receiving->base.config.refit_id);
     if (status == REFIT_OK)
@@ -161,6 +166,7 @@ static enum refit_status take_hello(struct refit_nccl_flow *flow, struct refit_e
         refit_nccl_flow_cut(old);
     flow->peer->flows = flow;
     flow->greeted = true;
+    refit_nccl_reshard_greeted(flow);
     refit_peer_joined(&receiving->grants, flow->peer);
     refit_nccl_dispatch(receiving, flow->peer);
     return REFIT_OK;
@@ -223,6 +229,8 @@ static enum refit_status take_frame(struct refit_nccl_flow *flow, struct refit_e
     if (!flow->greeted)
         return frame->type == REFIT_FRAME_HELLO ? take_hello(flow, err)
                                                 : refit_fail(err, REFIT_PEER, "did not say which devices it has");
+    if (refit_nccl_reshard_take(flow))
+        return REFIT_OK;
     switch (frame->type) {
     case REFIT_FRAME_ALIVE: return REFIT_OK;
     case REFIT_FRAME_READY: return take_ready(flow, err);

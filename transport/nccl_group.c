@@ -155,6 +155,42 @@ enum refit_status refit_nccl_group_post(struct refit_nccl_group *group, struct r
     return status == REFIT_OK ? call_all(group, err) : status;
 }
 
+/* For a completion per further place. */
+static enum refit_status make_room(struct refit_nccl_op *op, struct refit_error *err)
+{
+    if (op->places.count <= op->copy_capacity)
+        return REFIT_OK;
+    struct refit_completion *copies = reallocarray(op->copies, op->places.count, sizeof *copies);
+    if (!copies)
+        return refit_fail_alloc(err, "the copies of a batch", op->places.count * sizeof *copies);
+    op->copies = copies;
+    op->copy_capacity = op->places.count;
+    return REFIT_OK;
+}
+
+static enum refit_status verify(struct refit_nccl_group *group, struct refit_nccl_op *op, struct refit_error *err)
+{
+    enum refit_status status = make_room(op, err);
+    op->staged = false;
+    if (status != REFIT_OK)
+        return status;
+    if (op->segments.digesting)
+        return refit_cuda_digest(group->device->work, op->arena, op->walk, &op->segments, &op->digested, err);
+    return refit_segments_of(&op->segments, op->walk, err);
+}
+
+enum refit_status refit_nccl_group_verify(struct refit_nccl_group *group, struct refit_error *err)
+{
+    enum refit_status status = REFIT_OK;
+    group->pair = NULL;
+    for (unsigned i = 0; i < group->count && status == REFIT_OK; i++)
+        status = verify(group, &group->ops[i], err);
+    if (status == REFIT_OK)
+        status = refit_cuda_event_record(group->moved, group->device->work, err);
+    group->stage = REFIT_NCCL_QUEUED;
+    return status;
+}
+
 /* ---- behind the wire ---- */
 
 static enum refit_status unpack(struct refit_nccl_group *group, struct refit_nccl_op *op, struct refit_error *err)
@@ -171,14 +207,7 @@ static enum refit_status unpack(struct refit_nccl_group *group, struct refit_ncc
 static enum refit_status copy(struct refit_nccl_group *group, struct refit_nccl_op *op, struct refit_error *err)
 {
     struct refit_places *places = &op->places;
-    if (places->count > op->copy_capacity) {
-        struct refit_completion *copies = reallocarray(op->copies, places->count, sizeof *copies);
-        if (!copies)
-            return refit_fail_alloc(err, "the copies of a batch", places->count * sizeof *copies);
-        op->copies = copies;
-        op->copy_capacity = places->count;
-    }
-    enum refit_status status = REFIT_OK;
+    enum refit_status status = make_room(op, err);
     for (size_t i = 1; i < places->count && status == REFIT_OK; i++) {
         struct refit_place *place = &places->items[i];
         if (refit_arena_device(place->arena) == group->device->ordinal)
@@ -205,7 +234,7 @@ static enum refit_status queue_rest(struct refit_nccl_group *group, struct refit
 /* An error of the communicator comes before what would never be done. */
 static enum refit_status look(struct refit_nccl_group *group, struct refit_error *err)
 {
-    enum refit_status status = refit_nccl_pair_poll(group->device, group->pair, err);
+    enum refit_status status = group->pair ? refit_nccl_pair_poll(group->device, group->pair, err) : REFIT_OK;
     /* The other group's calls may be on their way to the stream: this one's are there. */
     if (status == REFIT_OK || status == REFIT_BUSY)
         status = refit_cuda_event_poll(group->moved, err);

@@ -65,6 +65,8 @@ struct refit_nccl_op *refit_nccl_group_add(struct refit_nccl_group *group, const
 /* All operations to NCCL. After an error the group may be half posted: refit_nccl_group_settle. */
 REFIT_MUST_CHECK enum refit_status refit_nccl_group_post(struct refit_nccl_group *group, struct refit_nccl_pair *pair,
                                                          struct refit_error *err);
+/* Instead: the bytes are in place at this end, and digests alone are wanted. */
+REFIT_MUST_CHECK enum refit_status refit_nccl_group_verify(struct refit_nccl_group *group, struct refit_error *err);
 /* REFIT_BUSY: not done. REFIT_TIMEOUT: beyond its deadline. Once done, what a batch has in places on other devices is
  * still to be put there: refit_nccl_op_spread. */
 REFIT_MUST_CHECK enum refit_status refit_nccl_group_step(struct refit_nccl_group *group, struct refit_error *err);

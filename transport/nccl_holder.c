@@ -6,7 +6,7 @@
 
 #include "transport/dialling.h"
 #include "transport/nccl_endpoints.h"
-#include "transport/nccl_sending.h"
+#include "transport/nccl_reshard.h"
 
 struct nccl_holder {
     struct refit_holding holding;
@@ -64,6 +64,7 @@ static enum refit_status meet(struct nccl_holder *holder, const json_t *card, co
 {
     struct refit_stream stream = {.fd = -1};
     enum refit_status status = check_version(holder, card, target->text, err);
+    refit_nccl_sharing_offer(&holder->sending, json_string_value(json_object_get(card, "reshard")));
     if (status == REFIT_OK)
         status = refit_target_dial(target, &holder->holding.base, 0, REFIT_GREETING_NCCL, deadline, &stream, err);
     if (status == REFIT_OK)

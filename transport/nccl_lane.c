@@ -10,7 +10,7 @@
 
 #include "base/io.h"
 #include "base/log.h"
-#include "transport/nccl_receiver.h"
+#include "transport/nccl_reshard.h"
 
 #define NS_PER_MS INT64_C(1000000)
 #define TURN_MS 2         /* a turn that is taken is tried for again, told or not */
@@ -23,6 +23,8 @@ struct burst {
     struct refit_nccl_flow *flow;
     uint32_t source; /* the holder's device */
     struct refit_nccl_pair *pair;
+    bool placed;         /* its batches are: no pair, and no bytes */
+    uint64_t tag;        /* the pair's, or of batches that are placed */
     unsigned first, active, done; /* groups: the oldest of those on their way, how many those are, ended */
     int64_t poll_ns;
     int64_t said_ns; /* when the holder last heard of us */
@@ -117,7 +119,8 @@ static enum refit_status gather(struct burst *b, struct refit_nccl_group *group,
     refit_nccl_group_empty(group);
     for (unsigned i = 0; i < b->flow->granted_count && status == REFIT_OK; i++) {
         struct refit_nccl_granted *granted = &b->flow->granted[i];
-        if (!is_for(granted, b->lane) || (b->source != UINT32_MAX && granted->source != b->source))
+        bool begun = b->source != UINT32_MAX;
+        if (!is_for(granted, b->lane) || (begun && (granted->source != b->source || granted->placed != b->placed)))
             continue;
         uint64_t bytes = refit_batch_bytes(b->lane->receiver->base.base.config.plan, granted->grant.edge,
                                            granted->grant.batch);
@@ -125,6 +128,7 @@ static enum refit_status gather(struct burst *b, struct refit_nccl_group *group,
         if (!op)
             break;
         b->source = granted->source;
+        b->placed = granted->placed;
         status = place_op(b, op, granted, err);
     }
     return status;
@@ -148,7 +152,7 @@ static enum refit_status say_go(struct burst *b, const struct refit_nccl_group *
 {
     uint8_t bytes[REFIT_FRAME_BYTES + REFIT_NCCL_GO_MAX];
     struct refit_nccl_go go = {
-        .tag = tag, .fresh = unique, .process = refit_nccl_process(), .device = b->lane->device->uuid, .count = group->count};
+        .tag = tag, .fresh = unique, .placed = b->placed, .process = refit_nccl_process(), .device = b->lane->device->uuid, .count = group->count};
     if (unique)
         memcpy(go.unique, unique, sizeof go.unique);
     for (unsigned i = 0; i < group->count; i++) {
@@ -164,6 +168,7 @@ static enum refit_status say_go(struct burst *b, const struct refit_nccl_group *
         status = refit_fail(err, REFIT_PEER, "did not take a frame of %zu bytes", len);
     pthread_mutex_unlock(&grants_of(b->lane)->lock);
     b->said_ns = refit_clock_ns();
+    b->tag = tag;
     refit_count(&b->lane->receiver->base.base.counters.wire_bytes, len);
     return status;
 }
@@ -222,12 +227,23 @@ static enum refit_status ask_anew(struct burst *b, struct refit_nccl_group *grou
     return status == REFIT_OK && *answer == REFIT_NCCL_STARTED ? make_pair(b, tag, unique, err) : status;
 }
 
+static enum refit_status ask_placed(struct burst *b, struct refit_nccl_group *group, enum refit_nccl_answer *answer,
+                                    struct refit_error *err)
+{
+    uint64_t tag;
+    refit_io_random(&tag, sizeof tag);
+    enum refit_status status = say_go(b, group, tag, NULL, err);
+    return status == REFIT_OK ? await_answer(b, answer, err) : status;
+}
+
 /* *answer is STARTED or DENIED when all went well. */
 static enum refit_status ask(struct burst *b, struct refit_nccl_group *group, enum refit_nccl_answer *answer,
                              struct refit_error *err)
 {
     struct refit_nccl_device *device = b->lane->device;
     *answer = REFIT_NCCL_UNKNOWN;
+    if (b->placed)
+        return ask_placed(b, group, answer, err);
     b->pair = refit_nccl_pair_to(device, &b->flow->hello.process, &b->flow->hello.devices[b->source]);
     if (!b->pair)
         return ask_anew(b, group, answer, err);
@@ -248,7 +264,7 @@ static enum refit_status post(struct burst *b, struct refit_nccl_group *group, s
 {
     group->deadline = patience(b->lane);
     b->active++;
-    return refit_nccl_group_post(group, b->pair, err);
+    return b->placed ? refit_nccl_group_verify(group, err) : refit_nccl_group_post(group, b->pair, err);
 }
 
 /* ---- what has come ---- */
@@ -296,6 +312,8 @@ static enum refit_status land(struct burst *b, struct refit_nccl_op *op, struct 
     if (equal)
         refit_grants_landed(&receiving->grants, grant, &op->segments);
     pthread_mutex_lock(&receiving->grants.lock);
+    if (!equal && b->placed)
+        refit_nccl_reshard_distrust(b->lane->receiver);
     struct refit_nccl_granted *granted = granted_of(b->flow, op);
     if (granted)
         refit_nccl_flow_end(b->flow, (size_t)(granted - b->flow->granted), equal ? REFIT_OK : REFIT_CORRUPT);
@@ -342,7 +360,7 @@ static enum refit_status follow(struct burst *b, struct refit_error *err)
     pthread_mutex_unlock(&grants_of(lane)->lock);
     if (status != REFIT_OK || group->count == 0)
         return status;
-    status = say_go(b, group, b->pair->tag, NULL, err);
+    status = say_go(b, group, b->tag, NULL, err);
     return status == REFIT_OK ? post(b, group, err) : status;
 }
 
@@ -432,7 +450,7 @@ static void run_burst(struct burst *b)
     }
     /* One that has gone meanwhile does not need it. */
     pthread_mutex_lock(&grants_of(lane)->lock);
-    (void)refit_stream_post(&b->flow->stream, &(struct refit_frame){.type = REFIT_FRAME_PAUSE, .edge = b->pair->tag});
+    (void)refit_stream_post(&b->flow->stream, &(struct refit_frame){.type = REFIT_FRAME_PAUSE, .edge = b->tag});
     pthread_mutex_unlock(&grants_of(lane)->lock);
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/io.h"
 #include "transport/nccl_endpoints.h"
+#include "transport/nccl_reshard.h"
 
 #define GRANTED_STREAMS 8 /* as if a holder had so many: 20 batches, two groups of 4 MiB each and some */
 
@@ -112,9 +113,10 @@ static void reap(struct refit_receiving *receiving, struct refit_peer *peer, enu
 static int64_t heard(struct refit_receiving *receiving, struct refit_peer *peer)
 {
     struct refit_nccl_flow *flow = peer->flows;
-    (void)receiving;
     if (!flow)
         return peer->heard_ns;
+    if (refit_nccl_reshard_holds(of(receiving))) /* nothing is asked of it */
+        flow->heard_ns = refit_clock_ns();
     if (refit_stream_pending(&flow->stream) > 0)
         flow->heard_ns = refit_clock_ns();
     return flow->heard_ns;
@@ -134,6 +136,7 @@ static void join(struct refit_receiving *receiving)
     pthread_mutex_lock(&receiving->grants.lock);
     pthread_cond_broadcast(&receiver->work);
     pthread_mutex_unlock(&receiving->grants.lock);
+    refit_nccl_reshard_join(receiver);
     for (unsigned i = 0; i < receiver->lane_count; i++) {
         if (receiver->lanes[i].runs)
             pthread_join(receiver->lanes[i].thread, NULL);
@@ -151,6 +154,7 @@ static void receiver_free(struct refit_receiving *receiving)
         refit_listener_forget(receiving->base.config.listener);
         refit_nccl_flow_free(receiver->flows);
     }
+    refit_nccl_reshard_release(receiver);
     for (unsigned i = 0; i < receiver->lane_count; i++)
         refit_nccl_lane_release(&receiver->lanes[i]);
     refit_io_close(&receiver->epoll);
@@ -224,6 +228,8 @@ static enum refit_status start(struct refit_nccl_receiver *receiver, struct refi
         status = refit_bulk_thread_start(&receiver->lanes[i].thread, refit_nccl_lane_run, &receiver->lanes[i], err);
         receiver->lanes[i].runs = status == REFIT_OK;
     }
+    if (status == REFIT_OK)
+        status = refit_nccl_reshard_open(receiver, err);
     return status == REFIT_OK ? refit_receiving_listen(&receiver->base, REFIT_GATE_NCCL, admit, err) : status;
 }
 

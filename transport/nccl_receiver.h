@@ -15,6 +15,7 @@
 #include "transport/receiving.h"
 
 struct refit_nccl_lane;
+struct refit_nccl_reshard;
 
 enum refit_nccl_answer { REFIT_NCCL_NO_ANSWER, REFIT_NCCL_STARTED, REFIT_NCCL_DENIED, REFIT_NCCL_UNKNOWN };
 
@@ -23,6 +24,7 @@ struct refit_nccl_granted {
     struct refit_grant grant;
     struct refit_nccl_lane *lane; /* where it lands */
     bool ready;
+    bool placed;   /* a reshard has put it there: no bytes are asked for */
     bool going;      /* in one of the lane's groups */
     uint32_t source; /* ready: the holder's device */
     size_t expected; /* going: digests that are due */
@@ -77,6 +79,7 @@ struct refit_nccl_receiver {
     pthread_t events;
     bool has_events;
     pthread_cond_t work; /* for lanes: something has come */
+    struct refit_nccl_reshard *reshard; /* nccl_reshard.h; NULL: none */
     unsigned lane_count;
     struct refit_nccl_lane lanes[REFIT_NCCL_DEVICES_MAX];
 };

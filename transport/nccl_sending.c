@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "transport/nccl_sending.h"
+#include "transport/nccl_reshard.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -35,7 +35,8 @@ static enum refit_status say_bytes(struct refit_nccl_sending *sending, struct io
     return refit_stream_send_by(&sending->stream, iov, count, 0, endpoint->wake, patience(sending), err);
 }
 
-static enum refit_status say(struct refit_nccl_sending *sending, struct refit_frame frame, struct refit_error *err)
+enum refit_status refit_nccl_sending_say(struct refit_nccl_sending *sending, struct refit_frame frame,
+                                         struct refit_error *err)
 {
     struct iovec iov = {.iov_base = &frame, .iov_len = sizeof frame};
     return say_bytes(sending, &iov, 1, err);
@@ -60,7 +61,7 @@ static enum refit_status say_digests(struct refit_nccl_sending *sending, const s
 
 /* ---- batches that are asked for ---- */
 
-static struct refit_nccl_source *source_of(struct refit_nccl_sending *sending, const struct refit_arena *arena)
+struct refit_nccl_source *refit_nccl_sending_source(struct refit_nccl_sending *sending, const struct refit_arena *arena)
 {
     struct refit_nccl_source *source = sending->sources;
     while (source->device->ordinal != refit_arena_device(arena)) /* one was made for every arena */
@@ -84,7 +85,7 @@ static enum refit_status take_grant(struct refit_nccl_sending *sending, struct r
         return refit_fail(err, REFIT_INVALID, "no arena here has edge %016llx, which was offered",
                           (unsigned long long)edge->digest);
     sending->owed[sending->owed_count++] = (struct refit_nccl_owed){
-        .edge = edge, .batch = frame->batch, .source = (uint32_t)(source_of(sending, arena) - sending->sources)};
+        .edge = edge, .batch = frame->batch, .source = (uint32_t)(refit_nccl_sending_source(sending, arena) - sending->sources)};
     return REFIT_OK;
 }
 
@@ -111,7 +112,7 @@ static enum refit_status say_ready(struct refit_nccl_sending *sending, int64_t *
         if (!is_ready(sending, owed, due))
             continue;
         owed->said = true;
-        status = say(sending, (struct refit_frame){.type = REFIT_FRAME_READY, .edge = owed->edge->digest,
+        status = refit_nccl_sending_say(sending, (struct refit_frame){.type = REFIT_FRAME_READY, .edge = owed->edge->digest,
                                                    .batch = owed->batch, .argument = owed->source}, err);
     }
     return status;
@@ -170,7 +171,7 @@ static enum refit_status deny(struct refit_nccl_sending *sending, struct refit_n
                               enum refit_denial why, struct refit_error *err)
 {
     source->refused |= why == REFIT_DENIED_BUSY;
-    return say(sending, (struct refit_frame){.type = REFIT_FRAME_DENIED, .edge = tag, .argument = why}, err);
+    return refit_nccl_sending_say(sending, (struct refit_frame){.type = REFIT_FRAME_DENIED, .edge = tag, .argument = why}, err);
 }
 
 /* The turn is ours. */
@@ -178,8 +179,8 @@ static enum refit_status begin_burst(struct refit_nccl_sending *sending, struct 
                                      const struct refit_nccl_go *go, struct refit_error *err)
 {
     const struct refit_nccl_pair like = {.tag = go->tag, .process = go->process, .peer = go->device};
-    source->pair = go->fresh ? NULL : refit_nccl_pair_tagged(source->device, go->tag);
-    if (!source->pair && !go->fresh) {
+    source->pair = go->fresh || go->placed ? NULL : refit_nccl_pair_tagged(source->device, go->tag);
+    if (!source->pair && !go->fresh && !go->placed) {
         refit_turn_leave(&source->seat);
         return deny(sending, source, go->tag, REFIT_DENIED_UNKNOWN, err);
     }
@@ -189,7 +190,7 @@ static enum refit_status begin_burst(struct refit_nccl_sending *sending, struct 
     source->deadline = patience(sending);
     enum refit_status status = fill(sending, source, go, err);
     if (status == REFIT_OK)
-        status = say(sending, (struct refit_frame){.type = REFIT_FRAME_STARTED, .edge = go->tag}, err);
+        status = refit_nccl_sending_say(sending, (struct refit_frame){.type = REFIT_FRAME_STARTED, .edge = go->tag}, err);
     if (status == REFIT_OK && go->fresh)
         status = refit_nccl_pair_begin(source->device, &like, go->unique, &source->pair, err);
     return status;
@@ -217,7 +218,7 @@ static enum refit_status take_go(struct refit_nccl_sending *sending, struct refi
     if (source->burst == REFIT_NCCL_OFF)
         return refit_turn_try(&source->seat) ? begin_burst(sending, source, &go, err)
                                              : deny(sending, source, go.tag, REFIT_DENIED_BUSY, err);
-    if (source->tag != go.tag) /* another device of the receiver's */
+    if (source->tag != go.tag || !source->pair != go.placed) /* another device of the receiver's */
         return deny(sending, source, go.tag, REFIT_DENIED_BUSY, err);
     if (go.fresh)
         return refit_fail(err, REFIT_PEER, "the receiver's group is out of turn");
@@ -232,12 +233,14 @@ static enum refit_status end_burst(struct refit_nccl_sending *sending, struct re
     source->pair = NULL;
     source->refused = false;
     refit_turn_leave(&source->seat);
-    return refused && !sending->done ? say(sending, (struct refit_frame){.type = REFIT_FRAME_FREE}, err) : REFIT_OK;
+    return refused && !sending->done ? refit_nccl_sending_say(sending, (struct refit_frame){.type = REFIT_FRAME_FREE}, err) : REFIT_OK;
 }
 
 /* The receiver has all of its groups, and so we have ended them. */
 static enum refit_status take_pause(struct refit_nccl_sending *sending, struct refit_error *err)
 {
+    if (refit_nccl_sharing_pause(sending))
+        return REFIT_OK;
     for (unsigned i = 0; i < sending->source_count; i++) {
         struct refit_nccl_source *source = &sending->sources[i];
         if (source->burst == REFIT_NCCL_ON && source->tag == sending->frame.edge && source->active == 0)
@@ -254,6 +257,8 @@ static enum refit_status take_frame(struct refit_nccl_sending *sending, struct r
     case REFIT_FRAME_GRANT: return take_grant(sending, err);
     case REFIT_FRAME_GO: return take_go(sending, err);
     case REFIT_FRAME_PAUSE: return take_pause(sending, err);
+    case REFIT_FRAME_SHARD: return refit_nccl_sharing_ask(sending, err);
+    case REFIT_FRAME_RUN: return refit_nccl_sharing_run(sending, err);
     case REFIT_FRAME_DONE: sending->done = true; return REFIT_OK;
     case REFIT_FRAME_ALIVE: return REFIT_OK;
     default:
@@ -269,7 +274,9 @@ static enum refit_status read_frame(struct refit_nccl_sending *sending, struct r
         size_t total = REFIT_FRAME_BYTES;
         if (sending->have >= REFIT_FRAME_BYTES) {
             const struct refit_frame *frame = &sending->frame;
-            if (frame->length > (frame->type == REFIT_FRAME_GO ? REFIT_NCCL_GO_MAX : 0))
+            if (frame->length > (frame->type == REFIT_FRAME_GO      ? REFIT_NCCL_GO_MAX
+                                 : frame->type == REFIT_FRAME_SHARD ? REFIT_NCCL_SHARD_BYTES
+                                                                    : 0))
                 return refit_fail(err, REFIT_PEER, "the receiver sent a frame of type %08x with %u bytes", frame->type,
                                   frame->length);
             total += frame->length;
@@ -343,7 +350,8 @@ static enum refit_status step_groups(struct refit_nccl_sending *sending, struct 
     for (unsigned i = 0; i < source->active; i++) {
         struct refit_nccl_group *group = &source->groups[(source->first + i) % REFIT_NCCL_GROUPS];
         if (group->stage == REFIT_NCCL_IDLE && clear)
-            status = refit_nccl_group_post(group, source->pair, err);
+            status = source->pair ? refit_nccl_group_post(group, source->pair, err)
+                                  : refit_nccl_group_verify(group, err);
         if (status == REFIT_OK && group->stage != REFIT_NCCL_IDLE)
             status = refit_nccl_group_step(group, err);
         if (status != REFIT_OK && status != REFIT_BUSY)
@@ -393,8 +401,10 @@ static enum refit_status step_source(struct refit_nccl_sending *sending, struct 
 /* *working: something is to be polled for. */
 static enum refit_status step_sources(struct refit_nccl_sending *sending, bool *working, struct refit_error *err)
 {
-    enum refit_status status = REFIT_OK;
-    *working = false;
+    enum refit_status status = sending->sharing.source ? check_silence(sending, err) : REFIT_OK;
+    if (status == REFIT_OK)
+        status = refit_nccl_sharing_step(sending, err);
+    *working = sending->sharing.member && !sending->sharing.ran;
     for (unsigned i = 0; i < sending->source_count && status == REFIT_OK; i++) {
         struct refit_nccl_source *source = &sending->sources[i];
         if (source->burst == REFIT_NCCL_OFF)
@@ -408,6 +418,7 @@ static enum refit_status step_sources(struct refit_nccl_sending *sending, bool *
 /* Nothing is under way any more when this returns. */
 static void break_off(struct refit_nccl_sending *sending)
 {
+    refit_nccl_sharing_break_off(sending);
     for (unsigned i = 0; i < sending->source_count; i++) {
         struct refit_nccl_source *source = &sending->sources[i];
         if (source->burst == REFIT_NCCL_OFF)
@@ -452,7 +463,7 @@ static enum refit_status say_free(struct refit_nccl_sending *sending, struct ref
     eventfd_t ignored;
     if (eventfd_read(sending->turns, &ignored) != 0)
         return REFIT_OK;
-    return say(sending, (struct refit_frame){.type = REFIT_FRAME_FREE}, err);
+    return refit_nccl_sending_say(sending, (struct refit_frame){.type = REFIT_FRAME_FREE}, err);
 }
 
 static bool owes(const struct refit_nccl_sending *sending)
@@ -460,7 +471,7 @@ static bool owes(const struct refit_nccl_sending *sending)
     for (unsigned i = 0; i < sending->source_count; i++)
         if (sending->sources[i].burst != REFIT_NCCL_OFF)
             return true;
-    return sending->owed_count > 0;
+    return sending->owed_count > 0 || sending->sharing.source;
 }
 
 static enum refit_status turn(struct refit_nccl_sending *sending, struct refit_error *err)
@@ -478,7 +489,7 @@ static enum refit_status turn(struct refit_nccl_sending *sending, struct refit_e
         status = step_sources(sending, &working, err);
     if (status == REFIT_OK && owes(sending) &&
         refit_clock_ns() - sending->said_ns >= REFIT_ALIVE_MS * NS_PER_MS)
-        status = say(sending, (struct refit_frame){.type = REFIT_FRAME_ALIVE}, err);
+        status = refit_nccl_sending_say(sending, (struct refit_frame){.type = REFIT_FRAME_ALIVE}, err);
     return status == REFIT_OK ? wait_for_work(sending, working, due, err) : status;
 }
 
@@ -599,6 +610,7 @@ void refit_nccl_sending_close(struct refit_nccl_sending *sending)
         refit_nccl_device_release(source->device);
     }
     sending->source_count = 0;
+    refit_nccl_sharing_release(sending);
     refit_io_close(&sending->turns);
 }
 
@@ -609,7 +621,9 @@ enum refit_status refit_nccl_sending_introduce(struct refit_nccl_sending *sendin
     uint8_t bytes[REFIT_FRAME_BYTES + REFIT_NCCL_HELLO_MAX];
     struct refit_nccl_hello hello = {.version = (uint32_t)sending->sources[0].device->nccl->version,
                                      .device_count = sending->source_count,
-                                     .process = refit_nccl_process()};
+                                     .process = refit_nccl_process(),
+                                     .reshards = sending->sharing.offers,
+                                     .rank = sending->holding->view.rank};
     for (unsigned i = 0; i < sending->source_count; i++)
         hello.devices[i] = sending->sources[i].device->uuid;
     struct iovec iov = {.iov_base = bytes, .iov_len = refit_nccl_hello_encode(&hello, bytes)};

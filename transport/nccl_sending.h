@@ -8,6 +8,7 @@
 
 #include "transport/holding.h"
 #include "transport/nccl_group.h"
+#include "transport/nccl_member.h"
 
 /* A batch that the receiver waits for. */
 struct refit_nccl_owed {
@@ -37,6 +38,18 @@ struct refit_nccl_source {
     struct refit_nccl_group groups[REFIT_NCCL_GROUPS];
 };
 
+/* The fast path: nccl_reshard.h. */
+struct refit_nccl_sharing {
+    bool offers;  /* in HELLO */
+    bool listed;
+    struct refit_reshard_list list;
+    uint64_t tag; /* of what was asked last */
+    uint8_t unique[REFIT_NCCL_UNIQUE_BYTES];
+    struct refit_nccl_source *source; /* whose turn is taken for it; NULL: none */
+    struct refit_nccl_member *member; /* at work; NULL: not yet, or it has failed */
+    bool ran;                         /* said so */
+};
+
 struct refit_nccl_sending {
     struct refit_holding *holding;
     struct refit_stream stream;
@@ -49,6 +62,7 @@ struct refit_nccl_sending {
     bool done; /* the receiver needs no more */
     int64_t said_ns, heard_ns; /* when the receiver last heard of us, and we of it */
     int64_t poll_ns; /* before the next look at a device at work */
+    struct refit_nccl_sharing sharing;
 
     struct refit_frame frame; /* being read, and what follows it */
     uint8_t payload[REFIT_NCCL_GO_MAX];
@@ -66,5 +80,10 @@ REFIT_MUST_CHECK enum refit_status refit_nccl_sending_introduce(struct refit_ncc
                                                                 struct refit_error *err);
 /* The life of the connection. REFIT_OK: the receiver needs no more. Nothing is read any more when it returns. */
 REFIT_MUST_CHECK enum refit_status refit_nccl_sending_run(struct refit_nccl_sending *sending, struct refit_error *err);
+
+/* For nccl_reshard_sending.c. */
+REFIT_MUST_CHECK enum refit_status refit_nccl_sending_say(struct refit_nccl_sending *sending, struct refit_frame frame,
+                                                          struct refit_error *err);
+struct refit_nccl_source *refit_nccl_sending_source(struct refit_nccl_sending *sending, const struct refit_arena *arena);
 
 #endif

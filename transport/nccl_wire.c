@@ -51,7 +51,10 @@ size_t refit_nccl_hello_encode(const struct refit_nccl_hello *hello, uint8_t *ou
     at = put(at, hello->process.bytes, REFIT_NCCL_ID_BYTES);
     for (uint32_t i = 0; i < hello->device_count; i++)
         at = put(at, hello->devices[i].bytes, REFIT_NCCL_ID_BYTES);
-    return finish((struct refit_frame){.type = REFIT_FRAME_HELLO}, out, at);
+    struct refit_frame frame = {.type = REFIT_FRAME_HELLO,
+                                .argument = hello->reshards ? REFIT_HELLO_RESHARDS : 0,
+                                .batch = hello->reshards ? hello->rank : 0};
+    return finish(frame, out, at);
 }
 
 enum refit_status refit_nccl_hello_decode(const uint8_t *payload, size_t len, struct refit_nccl_hello *out,
@@ -81,7 +84,9 @@ size_t refit_nccl_go_encode(const struct refit_nccl_go *go, uint8_t *out)
         at = put(at, &go->batches[i].batch, sizeof go->batches[i].batch);
     }
     struct refit_frame frame = {
-        .type = REFIT_FRAME_GO, .edge = go->tag, .batch = go->count, .argument = go->fresh ? REFIT_GO_NEW : 0};
+        .type = REFIT_FRAME_GO, .edge = go->tag, .batch = go->count, .argument = go->fresh    ? REFIT_GO_NEW
+                                                                                   : go->placed ? REFIT_GO_PLACED
+                                                                                                : 0};
     return finish(frame, out, at);
 }
 
@@ -90,12 +95,13 @@ enum refit_status refit_nccl_go_decode(const struct refit_frame *frame, const ui
 {
     bool fresh = frame->argument == REFIT_GO_NEW;
     size_t head = 2 * REFIT_NCCL_ID_BYTES + (fresh ? REFIT_NCCL_UNIQUE_BYTES : 0);
-    if (frame->argument > REFIT_GO_NEW || frame->batch == 0 || frame->batch > REFIT_NCCL_GROUP_MAX ||
+    if (frame->argument > REFIT_GO_PLACED || frame->batch == 0 || frame->batch > REFIT_NCCL_GROUP_MAX ||
         frame->length != head + frame->batch * 12)
         return refit_fail(err, REFIT_PEER, "the receiver asked for a group of %u batches in %u bytes, which is not well "
                           "formed", frame->batch, frame->length);
     struct refit_cursor at = refit_cursor_over(payload, frame->length);
-    *out = (struct refit_nccl_go){.tag = frame->edge, .fresh = fresh, .count = frame->batch};
+    *out = (struct refit_nccl_go){
+        .tag = frame->edge, .fresh = fresh, .placed = frame->argument == REFIT_GO_PLACED, .count = frame->batch};
     memcpy(out->process.bytes, refit_cursor_bytes(&at, REFIT_NCCL_ID_BYTES), REFIT_NCCL_ID_BYTES);
     memcpy(out->device.bytes, refit_cursor_bytes(&at, REFIT_NCCL_ID_BYTES), REFIT_NCCL_ID_BYTES);
     if (fresh)
@@ -104,5 +110,26 @@ enum refit_status refit_nccl_go_decode(const struct refit_frame *frame, const ui
         out->batches[i].edge = refit_cursor_u64(&at);
         out->batches[i].batch = refit_cursor_u32(&at);
     }
+    return REFIT_OK;
+}
+
+size_t refit_nccl_shard_encode(const struct refit_nccl_shard *shard, uint8_t *out)
+{
+    uint8_t *at = put(out + REFIT_FRAME_BYTES, shard->unique, sizeof shard->unique);
+    at = put(at, &shard->list, sizeof shard->list);
+    return finish((struct refit_frame){.type = REFIT_FRAME_SHARD, .edge = shard->tag, .batch = shard->ranks}, out, at);
+}
+
+enum refit_status refit_nccl_shard_decode(const struct refit_frame *frame, const uint8_t *payload,
+                                          struct refit_nccl_shard *out, struct refit_error *err)
+{
+    if (frame->length != REFIT_NCCL_SHARD_BYTES)
+        return refit_fail(err, REFIT_PEER, "the receiver asked for a reshard in %u bytes, which is not well formed",
+                          frame->length);
+    struct refit_cursor at = refit_cursor_over(payload, frame->length);
+    out->tag = frame->edge;
+    out->ranks = frame->batch;
+    memcpy(out->unique, refit_cursor_bytes(&at, sizeof out->unique), sizeof out->unique);
+    out->list = refit_cursor_u64(&at);
     return REFIT_OK;
 }

@@ -149,6 +149,36 @@ static void an_error_in_the_middle_is_made_good_within_the_refit(void **state)
     publish(3, "direct", "nccl");
 }
 
+#ifdef REFIT_TEST_RESHARD
+static int setup_reshard(void **state)
+{
+    setenv("REFIT_NCCL_RESHARD", "on", 1); /* of the replicas, too */
+    return setup(state);
+}
+
+static int teardown_reshard(void **state)
+{
+    unsetenv("REFIT_NCCL_RESHARD");
+    return teardown(state);
+}
+
+/* Two ranks to replicas of one, two and one; members that pass bytes on get them by grants. */
+static void with_reshard_on_what_fits_goes_by_its_call(void **state)
+{
+    mesh_open(&mesh, 2, false);
+    publish(1, "direct", "nccl");
+    int calls = calls_of("ncclReshard");
+    assert_true(calls > 0 && calls_of("ncclM2nInit") > 0);
+    publish(2, "direct", "nccl");
+    assert_int_equal(calls_of("ncclReshard"), 2 * calls);
+    standin.error_after_groups(1, 6 /* ncclRemoteError */);
+    publish(3, "direct", "nccl");
+    calls = calls_of("ncclReshard");
+    publish(4, "relay", "nccl");
+    assert_int_equal(calls_of("ncclReshard"), calls);
+}
+#endif
+
 /* Its memory is not a device's. */
 static void close_host_mesh(void)
 {
@@ -182,6 +212,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(replicas_on_devices_get_what_is_on_devices),
         CASE(an_error_in_the_middle_is_made_good_within_the_refit),
+#ifdef REFIT_TEST_RESHARD
+        cmocka_unit_test_setup_teardown(with_reshard_on_what_fits_goes_by_its_call, setup_reshard, teardown_reshard),
+#endif
         CASE(a_trainer_in_the_host_takes_another_path),
     };
     return cmocka_run_group_tests_name("sender/nccl", tests, open_standins, NULL);

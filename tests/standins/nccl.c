@@ -60,6 +60,9 @@ ncclResult_t nccl_enter(const char *name)
     return result;
 }
 
+int standin_nccl_enter(const char *call) { return (int)nccl_enter(call); }
+void standin_nccl_count(int by) { nccl_count(by); }
+
 /* True once, when a count that was set comes to 0. */
 static bool falls_due(atomic_int *count)
 {

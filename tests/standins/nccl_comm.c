@@ -32,7 +32,7 @@ struct ncclComm *nccl_ready(const char *call, ncclComm_t wanted, ncclResult_t *e
 {
     struct ncclComm *comm = nccl_comm(call, wanted);
     pthread_mutex_lock(&comm->lock);
-    if (comm->state == ncclInProgress)
+    if (comm->state == ncclInProgress && !comm->revoked) /* a revoke comes from any thread, at any time */
         nccl_die(call, "the communicator is in progress: poll ncclCommGetAsyncError first");
     if (comm->finalized)
         nccl_die(call, "the communicator is finalized");

@@ -36,4 +36,9 @@ STANDIN_NCCL_API int standin_nccl_live(void);
 STANDIN_NCCL_API const char *standin_nccl_called(int index, int *times);
 STANDIN_NCCL_API void standin_nccl_reset(void);
 
+/* For look-alikes of libraries over it: a call of theirs is counted, and its result if it is to fail; one more or less is
+ * alive. */
+STANDIN_NCCL_API int standin_nccl_enter(const char *call);
+STANDIN_NCCL_API void standin_nccl_count(int by);
+
 #endif

@@ -57,9 +57,45 @@ static void a_go_names_batches_and_says_nothing_else(void **state)
         {.length = frame.length - 1, .batch = 2, .argument = frame.argument},
         {.length = frame.length, .batch = 2, .argument = 0},
         {.length = frame.length, .batch = 2, .argument = 2},
+        {.length = frame.length, .batch = 2, .argument = 3},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         assert_int_equal(decode(bytes, wrong[i], &out), REFIT_PEER);
+}
+
+static void a_hello_that_can_reshard_says_so_where_others_do_not_look(void **state)
+{
+    uint8_t bytes[2][REFIT_FRAME_BYTES + REFIT_NCCL_HELLO_MAX];
+    struct refit_frame frame;
+    struct refit_nccl_hello hello = {.version = 23203, .device_count = 1, .rank = 6};
+    size_t len = refit_nccl_hello_encode(&hello, bytes[0]);
+    memcpy(&frame, bytes[0], sizeof frame);
+    assert_true(frame.argument == 0 && frame.batch == 0);
+    hello.reshards = true;
+    assert_int_equal(refit_nccl_hello_encode(&hello, bytes[1]), len);
+    memcpy(&frame, bytes[1], sizeof frame);
+    assert_true(frame.argument == REFIT_HELLO_RESHARDS && frame.batch == 6);
+    assert_memory_equal(bytes[0] + REFIT_FRAME_BYTES, bytes[1] + REFIT_FRAME_BYTES, len - REFIT_FRAME_BYTES);
+}
+
+static void a_go_of_placed_batches_and_a_shard_come_back_as_they_were(void **state)
+{
+    uint8_t bytes[REFIT_FRAME_BYTES + REFIT_NCCL_GO_MAX];
+    struct refit_error err;
+    struct refit_frame frame;
+    struct refit_nccl_go go = {.tag = 5, .placed = true, .count = 1, .batches = {{.edge = 1, .batch = 2}}}, went;
+    struct refit_nccl_shard shard = {.tag = 8, .ranks = 12, .unique = {1, [127] = 9}, .list = 77}, out;
+    refit_nccl_go_encode(&go, bytes);
+    memcpy(&frame, bytes, sizeof frame);
+    assert_int_equal(decode(bytes, frame, &went), REFIT_OK);
+    assert_true(went.placed && !went.fresh && went.batches[0].batch == 2);
+    assert_int_equal(refit_nccl_shard_encode(&shard, bytes), REFIT_FRAME_BYTES + REFIT_NCCL_SHARD_BYTES);
+    memcpy(&frame, bytes, sizeof frame);
+    assert_int_equal(refit_nccl_shard_decode(&frame, bytes + REFIT_FRAME_BYTES, &out, &err), REFIT_OK);
+    assert_true(out.tag == 8 && out.ranks == 12 && out.list == 77);
+    assert_memory_equal(out.unique, shard.unique, sizeof out.unique);
+    frame.length--;
+    assert_int_equal(refit_nccl_shard_decode(&frame, bytes + REFIT_FRAME_BYTES, &out, &err), REFIT_PEER);
 }
 
 /* ---- turns ---- */
@@ -130,6 +166,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_hello_says_who_its_holder_is),
         cmocka_unit_test(a_go_names_batches_and_says_nothing_else),
+        cmocka_unit_test(a_hello_that_can_reshard_says_so_where_others_do_not_look),
+        cmocka_unit_test(a_go_of_placed_batches_and_a_shard_come_back_as_they_were),
         cmocka_unit_test(a_turn_is_one_at_a_time_and_told_to_who_was_refused),
         cmocka_unit_test(who_does_not_come_is_forgotten),
     };
