@@ -12,6 +12,7 @@
 
 #include "base/io.h"
 #include "base/log.h"
+#include "memory/document.h"
 #include "receiver/bank_internal.h"
 
 #define PAGES_PER_RANK 16 /* processes of one rank that live without a connection; each costs descriptors here */
@@ -43,7 +44,12 @@ static enum refit_status take_layout(struct refit_bank *bank, const char *text, 
     refit_sha256_hex(text, len, digest);
     if (bank->layout && strcmp(digest, refit_layout_digest(bank->layout)) == 0)
         return REFIT_OK;
-    enum refit_status status = refit_layout_parse(text, len, "the engine's layout", &layout, err);
+    uint64_t room;
+    enum refit_status status = refit_document_enter(text, len, 1, "the engine's layout", &room, err);
+    if (status != REFIT_OK)
+        return status;
+    status = refit_layout_parse(text, len, "the engine's layout", &layout, err);
+    refit_document_leave(room);
     if (status == REFIT_OK && bank->layout && strcmp(refit_layout_digest(layout), refit_layout_digest(bank->layout)))
         status = refit_fail(err, REFIT_MISMATCH,
                             "layout %.16s differs from %.16s, which this replica serves; give every rank the same "

@@ -7,6 +7,7 @@
 
 #include "base/io.h"
 #include "layouts/coverage.h"
+#include "memory/document.h"
 #include "receiver/receiver_internal.h"
 
 void refit_receiver_lock(struct refit_receiver *receiver)
@@ -312,7 +313,12 @@ enum refit_status refit_receiver_put_source(struct refit_receiver *receiver, con
     if (known && strcmp(hex, digest) == 0)
         return REFIT_OK;
     struct refit_layout *layout;
-    enum refit_status status = refit_layout_parse(text, len, "source layout", &layout, err);
+    uint64_t room;
+    enum refit_status status = refit_document_enter(text, len, 1, "source layout", &room, err);
+    if (status != REFIT_OK)
+        return status;
+    status = refit_layout_parse(text, len, "source layout", &layout, err);
+    refit_document_leave(room);
     if (status != REFIT_OK)
         return status;
     if (strcmp(refit_layout_digest(layout), digest) == 0) {

@@ -5,9 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "memory/document.h"
+
 #define SMALL (64u << 10)
 #define FLEET_BYTES (4u << 20) /* a refit names members with their cards, and tensors that are unchanged */
 #define SOURCE_BYTES (64u << 20)
+#define COPIES 3 /* of a document that a handler has at once: what is kept of it, what is digested */
 #define REQUEST_MS 30000
 #define SOURCE_MS 60000
 
@@ -156,12 +159,14 @@ static void run_parsed(const struct refit_route *route, struct refit_call *call,
 {
     struct refit_error err;
     json_t *json = NULL;
+    uint64_t room = 0;
     enum refit_status status = REFIT_OK;
     if (!route->raw) {
+        status = refit_document_enter(call->body, call->body_len, COPIES, "request body", &room, &err);
         /* Nothing at all counts as {}: every member of some requests may be left out. */
-        if (call->body_len)
+        if (status == REFIT_OK && call->body_len)
             status = refit_json_parse(call->body, call->body_len, "request body", &json, &err);
-        else
+        else if (status == REFIT_OK)
             json = json_object();
         if (status == REFIT_OK && !json_is_object(json))
             status = refit_fail(&err, REFIT_INVALID, "request body: must be a JSON object");
@@ -172,6 +177,7 @@ static void run_parsed(const struct refit_route *route, struct refit_call *call,
     else
         refit_reply_error(reply, &err, NULL, 0);
     json_decref(json);
+    refit_document_leave(room);
 }
 
 static void run_work(struct refit_job *job)

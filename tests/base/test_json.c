@@ -3,10 +3,13 @@
 #include <stddef.h>
 #include <setjmp.h>
 #include <cmocka.h>
+#include <malloc.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/json.h"
+#include "base/json_heap.h"
 
 static enum refit_status parse(const char *text, json_t **out, struct refit_error *err)
 {
@@ -108,6 +111,46 @@ static void any_text_becomes_a_string(void **state)
     }
 }
 
+/* `count` of it in an array; new. */
+static char *repeated(const char *item, size_t count)
+{
+    size_t len = strlen(item), at = 1;
+    char *text = malloc(count * (len + 1) + 2);
+    assert_non_null(text);
+    text[0] = '[';
+    for (size_t i = 0; i < count; i++)
+        at += (size_t)sprintf(text + at, "%s%s", i ? "," : "", item);
+    strcpy(text + at, "]");
+    return text;
+}
+
+static size_t in_use(void)
+{
+    struct mallinfo2 info = mallinfo2(); /* nothing, where a sanitizer allocates */
+    return info.uordblks + info.hblkhd;
+}
+
+static void what_a_text_takes_is_told_before_it_is_parsed(void **state)
+{
+    static const char *const items[] = {
+        "{}", "[]", "0", "\"\"", "[0]", "{\"a\":1}", "[[],{}]", "\"\\\",[{\"", "\"abcdefghijklmnopqrstuvwxyz abcdefghijklmnopqrstuvwxyz\"",
+        "{\"a\":1,\"b\":[],\"c\":{},\"d\":\"\",\"e\":5,\"f\":6,\"g\":7,\"h\":8,\"i\":9}",
+        "{\"tensor\":\"model.layers.3.weight\",\"dtype\":\"BF16\",\"shape\":[4096,14336],\"placements\":[\"Shard(0)\"]}"};
+    for (size_t i = 0; i < sizeof items / sizeof *items; i++) {
+        json_t *value = NULL;
+        char *text = repeated(items[i], 20000);
+        size_t before = in_use();
+        assert_int_equal(parse(text, &value, NULL), REFIT_OK);
+        size_t taken = in_use() - before;
+        uint64_t told = refit_json_heap(text, strlen(text));
+        if (told < taken || (taken && told > 4 * taken))
+            fail_msg("%s: told %llu, taken %zu", items[i], (unsigned long long)told, taken);
+        json_decref(value);
+        free(text);
+    }
+    assert_true(refit_json_heap("\"cut short\\", 11) > 0);
+}
+
 static void sha256_is_sha256(void **state)
 {
     char hex[REFIT_SHA256_HEX_MAX];
@@ -123,6 +166,7 @@ int main(void)
         cmocka_unit_test(members_are_typed_and_bounded),
         cmocka_unit_test(versions_keep_all_64_bits),
         cmocka_unit_test(any_text_becomes_a_string),
+        cmocka_unit_test(what_a_text_takes_is_told_before_it_is_parsed),
         cmocka_unit_test(sha256_is_sha256),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -220,6 +220,33 @@ static void dry_run_moves_nothing(void **state)
 }
 
 /* A bounded cache: the ninth layout pushes out the least recently used one. */
+static _Thread_local uint64_t memory_left; /* 0: as it is */
+
+uint64_t __real_refit_memory_available(const char **limit_path);
+uint64_t __wrap_refit_memory_available(const char **limit_path);
+uint64_t __wrap_refit_memory_available(const char **limit_path)
+{
+    uint64_t left = __real_refit_memory_available(limit_path);
+    return memory_left ? memory_left : left;
+}
+
+/* A text of a few megabytes may be hundreds of them once it is parsed, and past the limit is a kill. */
+static void source_layout_that_would_pass_the_memory_limit_is_not_parsed(void **state)
+{
+    static char text[1 << 20];
+    struct refit_error err;
+    char digest[REFIT_SHA256_HEX_MAX];
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = i == 0 ? '[' : i == sizeof text - 1 ? ']' : "{},"[i % 3 ? i % 3 - 1 : 2];
+    refit_sha256_hex(text, sizeof text, digest);
+    memory_left = 32 << 20;
+    enum refit_status status = refit_receiver_put_source(world.receiver, digest, text, sizeof text, &err);
+    memory_left = 0;
+    assert_int_equal(status, REFIT_NO_MEMORY);
+    assert_non_null(strstr(err.text, "source layout"));
+    world_assert_survives(&world);
+}
+
 static void source_layouts_are_bounded(void **state)
 {
     struct refit_plan *plan;
@@ -570,6 +597,7 @@ int main(void)
         TEST(unknown_source_is_not_found),
         TEST(source_of_another_digest_is_refused),
         TEST(dry_run_moves_nothing),
+        TEST(source_layout_that_would_pass_the_memory_limit_is_not_parsed),
         TEST(source_layouts_are_bounded),
         TEST(commit_too_early_is_busy_and_of_another_version_refused),
         TEST(digest_that_differs_at_commit_aborts),
