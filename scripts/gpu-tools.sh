@@ -14,7 +14,9 @@ packages=""
 command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] ||
   packages="nvidia-cuda-runtime==$cuda.* nvidia-cuda-nvcc==$cuda.* nvidia-cuda-crt==$cuda.* nvidia-nvvm==$cuda.* nvidia-cuda-cccl==$cuda.*"
 [ -e /usr/include/nccl.h ] || [ -e /usr/local/cuda/include/nccl.h ] || packages="${packages:+$packages }nvidia-nccl-cu13==$nccl.*"
-[ ! -e /usr/include/nccl_m2n.h ] && [ ! -e /usr/local/cuda/include/nccl_m2n.h ] || m2n=""
+if [ -e /usr/include/nccl_m2n.h ] || [ -e /usr/local/cuda/include/nccl_m2n.h ] || [ "$(uname -m)" != x86_64 ]; then
+  m2n=""
+fi
 [ -n "$packages$m2n" ] || { [ "$1" = --needed ] && exit 1; exit 0; }
 [ "$1" != --needed ] || exit 0
 dir=$1

@@ -152,7 +152,8 @@ static enum refit_status say_go(struct burst *b, const struct refit_nccl_group *
 {
     uint8_t bytes[REFIT_FRAME_BYTES + REFIT_NCCL_GO_MAX];
     struct refit_nccl_go go = {
-        .tag = tag, .fresh = unique, .placed = b->placed, .process = refit_nccl_process(), .device = b->lane->device->uuid, .count = group->count};
+        .tag = tag, .fresh = unique, .placed = b->placed, .count = group->count,
+        .process = refit_nccl_process(), .device = b->lane->device->uuid};
     if (unique)
         memcpy(go.unique, unique, sizeof go.unique);
     for (unsigned i = 0; i < group->count; i++) {

@@ -64,9 +64,9 @@ static enum refit_status find_id(struct refit_error *err)
 {
     loaded.id[0] = '\0';
     dl_iterate_phdr(read_object, dlsym(loaded.library, "ncclReshard"));
-    return loaded.id[0] != '\0' ? REFIT_OK
-                                : refit_fail(err, REFIT_UNSUPPORTED, LIBRARY ": has no build id, which tells whether both "
-                                             "ends have the same");
+    if (loaded.id[0] != '\0')
+        return REFIT_OK;
+    return refit_fail(err, REFIT_UNSUPPORTED, LIBRARY ": has no build id, which tells whether both ends have the same");
 }
 
 /* A communicator of one NCCL is no good to another. */
@@ -183,7 +183,8 @@ void refit_nccl_m2n_leave(const struct refit_nccl_m2n *m2n, ncclComm_t comm)
             refit_log_limited(REFIT_LOG_WARN, "NCCL M2N did not end cleanly", REFIT_LOG_CAUSE(&err));
         for (size_t i = 0; i < retired_count; i++)
             if (NCCL(m2n->nccl, NULL, &err, ncclCommAbort, retired[i]) != REFIT_OK)
-                refit_log_limited(REFIT_LOG_WARN, "a communicator of a reshard did not abort cleanly", REFIT_LOG_CAUSE(&err));
+                refit_log_limited(REFIT_LOG_WARN, "a communicator of a reshard did not abort cleanly",
+                                  REFIT_LOG_CAUSE(&err));
         free(retired);
         retired = NULL;
         retired_count = 0;

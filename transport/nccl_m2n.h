@@ -23,8 +23,8 @@ struct refit_nccl_m2n {
 #undef REFIT_NCCL_M2N_MEMBER
 };
 
-/* The library, opened at the first call that succeeds; any thread. REFIT_UNSUPPORTED with the reason: not there, without
- * a build id, bound to another NCCL than Refit's, or that one is too old. */
+/* The library, opened at the first call that succeeds; any thread. REFIT_UNSUPPORTED with the reason: not there,
+ * without a build id, bound to another NCCL than Refit's, or that one is too old. */
 REFIT_MUST_CHECK enum refit_status refit_nccl_m2n(const struct refit_nccl_m2n **out, struct refit_error *err);
 
 /* As refit_nccl_check, with the library's own detail. */
@@ -34,8 +34,8 @@ REFIT_MUST_CHECK enum refit_status refit_nccl_m2n_check(const struct refit_nccl_
 /* M2N(m2n, err, ncclReshard, ...) calls and checks. */
 #define M2N(m2n, err, call, ...) refit_nccl_m2n_check(m2n, (m2n)->call(__VA_ARGS__), #call, err)
 
-/* The library's state is one of the process's, from the first `enter` to the last `leave`. Communicators that it has seen
- * stay until then: it keeps what belongs to them. `comm` is aborted, at once or later; NULL is fine. */
+/* The library's state is one of the process's, from the first `enter` to the last `leave`. Communicators that it has
+ * seen stay until then: it keeps what belongs to them. `comm` is aborted, at once or later; NULL is fine. */
 REFIT_MUST_CHECK enum refit_status refit_nccl_m2n_enter(const struct refit_nccl_m2n *m2n, ncclM2nHandle_t *out,
                                                         struct refit_error *err);
 void refit_nccl_m2n_leave(const struct refit_nccl_m2n *m2n, ncclComm_t comm);

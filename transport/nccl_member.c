@@ -133,7 +133,8 @@ static void describe(const struct refit_reshard_tensor *tensor, enum refit_side 
     out->placements = side->placement;
 }
 
-_Static_assert(REFIT_RESHARD_WHOLE == NCCL_RESHARD_REPLICATE && NCCL_RESHARD_SHARD(2) == 2, "placements are the library's");
+_Static_assert(REFIT_RESHARD_WHOLE == NCCL_RESHARD_REPLICATE, "placements are the library's");
+_Static_assert(NCCL_RESHARD_SHARD(2) == 2, "placements are the library's");
 _Static_assert(REFIT_RESHARD_DIMS_MAX == NCCL_RESHARD_MAX_TENSOR_DIMS, "dimensions are the library's");
 _Static_assert(REFIT_RESHARD_MESH_MAX == NCCL_RESHARD_MAX_MESH_DIMS, "axes are the library's");
 
@@ -149,8 +150,8 @@ static enum refit_status reshard(struct refit_nccl_member *member, const struct 
         return status;
     for (int s = 0; s < 2; s++)
         describe(tensor, s, (enum refit_side)s == config->side ? mine : NULL, &meshes[s], &sides[s]);
-    return M2N(member->m2n, err, ncclReshard, member->handle, member->comm, &sides[REFIT_SOURCE], &sides[REFIT_DESTINATION],
-               refit_cuda_stream_handle(config->device->wire));
+    return M2N(member->m2n, err, ncclReshard, member->handle, member->comm, &sides[REFIT_SOURCE],
+               &sides[REFIT_DESTINATION], refit_cuda_stream_handle(config->device->wire));
 }
 
 /* A group that was begun is ended or discarded: it is the thread's. */

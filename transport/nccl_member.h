@@ -31,8 +31,8 @@ REFIT_MUST_CHECK enum refit_status refit_nccl_member_start(const struct refit_nc
                                                            struct refit_nccl_member **out, struct refit_error *err);
 /* REFIT_BUSY until this rank is through: what it had to send has left, what it had to get is there. */
 REFIT_MUST_CHECK enum refit_status refit_nccl_member_poll(struct refit_nccl_member *member, struct refit_error *err);
-/* Frees it. One that is not through, or failed, is broken off first: its device is quiet when this returns. NULL is fine.
- * One that is through may be ended once all others are, too. */
+/* Frees it. One that is not through, or failed, is broken off first: its device is quiet when this returns. NULL is
+ * fine. One that is through may be ended once all others are, too. */
 void refit_nccl_member_end(struct refit_nccl_member *member);
 
 #endif

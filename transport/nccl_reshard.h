@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The fast path of `nccl`: at a refit's beginning one collective per tensor moves what it can (docs/gpu.md), and what it
- * put in place is then granted as ever, but for the wire.
+ * The fast path of `nccl`: at a refit's beginning one collective per tensor moves what it can (docs/gpu.md), and what
+ * it put in place is then granted as ever, but for the wire.
  *
  *   receiver                          every holder
  *   (takes the turns of its devices)
@@ -26,7 +26,8 @@
 struct refit_nccl_reshard;
 
 /* receiver->reshard, when the fast path is on here and its plan and memory allow it; else NULL. After all lanes. */
-REFIT_MUST_CHECK enum refit_status refit_nccl_reshard_open(struct refit_nccl_receiver *receiver, struct refit_error *err);
+REFIT_MUST_CHECK enum refit_status refit_nccl_reshard_open(struct refit_nccl_receiver *receiver,
+                                                           struct refit_error *err);
 void refit_nccl_reshard_join(struct refit_nccl_receiver *receiver); /* stopped */
 void refit_nccl_reshard_release(struct refit_nccl_receiver *receiver);
 

@@ -104,7 +104,8 @@ bool refit_nccl_reshard_take(struct refit_nccl_flow *flow)
 {
     const struct refit_frame *frame = &flow->frame;
     struct refit_nccl_reshard *reshard = flow->receiver->reshard;
-    bool ours = frame->type == REFIT_FRAME_RAN || frame->type == REFIT_FRAME_STARTED || frame->type == REFIT_FRAME_DENIED;
+    bool ours =
+        frame->type == REFIT_FRAME_RAN || frame->type == REFIT_FRAME_STARTED || frame->type == REFIT_FRAME_DENIED;
     if (!reshard || !ours || frame->edge != reshard->tag || reshard->tag == 0)
         return false;
     for (uint32_t i = 0; i < reshard->part_count; i++) {
@@ -356,7 +357,8 @@ static enum refit_status await_members(struct refit_nccl_reshard *reshard, struc
     while ((status = look(reshard, err)) == REFIT_BUSY) {
         if (refit_deadline_passed(deadline))
             return refit_fail(err, REFIT_TIMEOUT, "%llu of %u ranks were through in time",
-                              (unsigned long long)progress_of(reshard), reshard->list.sources + reshard->list.destinations);
+                              (unsigned long long)progress_of(reshard),
+                              reshard->list.sources + reshard->list.destinations);
         say_alive(reshard);
         wait_ms(reshard, POLL_MS);
     }

@@ -25,7 +25,7 @@ void refit_nccl_sharing_offer(struct refit_nccl_sending *sending, const char *ca
 static enum refit_status deny(struct refit_nccl_sending *sending, enum refit_denial why, struct refit_error *err)
 {
     const struct refit_frame frame = {.type = REFIT_FRAME_DENIED, .edge = sending->sharing.tag, .argument = why};
-    return refit_nccl_sending_say(sending, frame, err);
+    return refit_nccl_say(sending, frame, err);
 }
 
 /* What we find of the same plan, once. False: nothing that could be asked for. */
@@ -53,11 +53,11 @@ enum refit_status refit_nccl_sharing_ask(struct refit_nccl_sending *sending, str
     sharing->ran = false;
     if (!has_list(sending, &shard))
         return deny(sending, REFIT_DENIED_UNKNOWN, err);
-    struct refit_nccl_source *source = refit_nccl_sending_source(sending, config_of(sending)->arenas[0]);
+    struct refit_nccl_source *source = refit_nccl_source_of(sending, config_of(sending)->arenas[0]);
     if (source->burst != REFIT_NCCL_OFF || !refit_turn_try(&source->seat))
         return deny(sending, REFIT_DENIED_BUSY, err);
     sharing->source = source;
-    return refit_nccl_sending_say(sending, (struct refit_frame){.type = REFIT_FRAME_STARTED, .edge = shard.tag}, err);
+    return refit_nccl_say(sending, (struct refit_frame){.type = REFIT_FRAME_STARTED, .edge = shard.tag}, err);
 }
 
 /* The turn is kept until the receiver says PAUSE, whatever has come of it. */
@@ -66,7 +66,7 @@ static enum refit_status say_ran(struct refit_nccl_sending *sending, enum refit_
     const struct refit_frame frame = {
         .type = REFIT_FRAME_RAN, .edge = sending->sharing.tag, .argument = (uint32_t)ended};
     sending->sharing.ran = true;
-    return refit_nccl_sending_say(sending, frame, err);
+    return refit_nccl_say(sending, frame, err);
 }
 
 enum refit_status refit_nccl_sharing_run(struct refit_nccl_sending *sending, struct refit_error *err)

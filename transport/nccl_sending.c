@@ -35,8 +35,7 @@ static enum refit_status say_bytes(struct refit_nccl_sending *sending, struct io
     return refit_stream_send_by(&sending->stream, iov, count, 0, endpoint->wake, patience(sending), err);
 }
 
-enum refit_status refit_nccl_sending_say(struct refit_nccl_sending *sending, struct refit_frame frame,
-                                         struct refit_error *err)
+enum refit_status refit_nccl_say(struct refit_nccl_sending *sending, struct refit_frame frame, struct refit_error *err)
 {
     struct iovec iov = {.iov_base = &frame, .iov_len = sizeof frame};
     return say_bytes(sending, &iov, 1, err);
@@ -61,7 +60,7 @@ static enum refit_status say_digests(struct refit_nccl_sending *sending, const s
 
 /* ---- batches that are asked for ---- */
 
-struct refit_nccl_source *refit_nccl_sending_source(struct refit_nccl_sending *sending, const struct refit_arena *arena)
+struct refit_nccl_source *refit_nccl_source_of(struct refit_nccl_sending *sending, const struct refit_arena *arena)
 {
     struct refit_nccl_source *source = sending->sources;
     while (source->device->ordinal != refit_arena_device(arena)) /* one was made for every arena */
@@ -85,7 +84,7 @@ static enum refit_status take_grant(struct refit_nccl_sending *sending, struct r
         return refit_fail(err, REFIT_INVALID, "no arena here has edge %016llx, which was offered",
                           (unsigned long long)edge->digest);
     sending->owed[sending->owed_count++] = (struct refit_nccl_owed){
-        .edge = edge, .batch = frame->batch, .source = (uint32_t)(refit_nccl_sending_source(sending, arena) - sending->sources)};
+        .edge = edge, .batch = frame->batch, .source = (uint32_t)(refit_nccl_source_of(sending, arena) - sending->sources)};
     return REFIT_OK;
 }
 
@@ -112,7 +111,7 @@ static enum refit_status say_ready(struct refit_nccl_sending *sending, int64_t *
         if (!is_ready(sending, owed, due))
             continue;
         owed->said = true;
-        status = refit_nccl_sending_say(sending, (struct refit_frame){.type = REFIT_FRAME_READY, .edge = owed->edge->digest,
+        status = refit_nccl_say(sending, (struct refit_frame){.type = REFIT_FRAME_READY, .edge = owed->edge->digest,
                                                    .batch = owed->batch, .argument = owed->source}, err);
     }
     return status;
@@ -171,7 +170,7 @@ static enum refit_status deny(struct refit_nccl_sending *sending, struct refit_n
                               enum refit_denial why, struct refit_error *err)
 {
     source->refused |= why == REFIT_DENIED_BUSY;
-    return refit_nccl_sending_say(sending, (struct refit_frame){.type = REFIT_FRAME_DENIED, .edge = tag, .argument = why}, err);
+    return refit_nccl_say(sending, (struct refit_frame){.type = REFIT_FRAME_DENIED, .edge = tag, .argument = why}, err);
 }
 
 /* The turn is ours. */
@@ -190,7 +189,7 @@ static enum refit_status begin_burst(struct refit_nccl_sending *sending, struct 
     source->deadline = patience(sending);
     enum refit_status status = fill(sending, source, go, err);
     if (status == REFIT_OK)
-        status = refit_nccl_sending_say(sending, (struct refit_frame){.type = REFIT_FRAME_STARTED, .edge = go->tag}, err);
+        status = refit_nccl_say(sending, (struct refit_frame){.type = REFIT_FRAME_STARTED, .edge = go->tag}, err);
     if (status == REFIT_OK && go->fresh)
         status = refit_nccl_pair_begin(source->device, &like, go->unique, &source->pair, err);
     return status;
@@ -233,7 +232,9 @@ static enum refit_status end_burst(struct refit_nccl_sending *sending, struct re
     source->pair = NULL;
     source->refused = false;
     refit_turn_leave(&source->seat);
-    return refused && !sending->done ? refit_nccl_sending_say(sending, (struct refit_frame){.type = REFIT_FRAME_FREE}, err) : REFIT_OK;
+    if (!refused || sending->done)
+        return REFIT_OK;
+    return refit_nccl_say(sending, (struct refit_frame){.type = REFIT_FRAME_FREE}, err);
 }
 
 /* The receiver has all of its groups, and so we have ended them. */
@@ -463,7 +464,7 @@ static enum refit_status say_free(struct refit_nccl_sending *sending, struct ref
     eventfd_t ignored;
     if (eventfd_read(sending->turns, &ignored) != 0)
         return REFIT_OK;
-    return refit_nccl_sending_say(sending, (struct refit_frame){.type = REFIT_FRAME_FREE}, err);
+    return refit_nccl_say(sending, (struct refit_frame){.type = REFIT_FRAME_FREE}, err);
 }
 
 static bool owes(const struct refit_nccl_sending *sending)
@@ -489,7 +490,7 @@ static enum refit_status turn(struct refit_nccl_sending *sending, struct refit_e
         status = step_sources(sending, &working, err);
     if (status == REFIT_OK && owes(sending) &&
         refit_clock_ns() - sending->said_ns >= REFIT_ALIVE_MS * NS_PER_MS)
-        status = refit_nccl_sending_say(sending, (struct refit_frame){.type = REFIT_FRAME_ALIVE}, err);
+        status = refit_nccl_say(sending, (struct refit_frame){.type = REFIT_FRAME_ALIVE}, err);
     return status == REFIT_OK ? wait_for_work(sending, working, due, err) : status;
 }
 

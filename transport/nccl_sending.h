@@ -82,8 +82,8 @@ REFIT_MUST_CHECK enum refit_status refit_nccl_sending_introduce(struct refit_ncc
 REFIT_MUST_CHECK enum refit_status refit_nccl_sending_run(struct refit_nccl_sending *sending, struct refit_error *err);
 
 /* For nccl_reshard_sending.c. */
-REFIT_MUST_CHECK enum refit_status refit_nccl_sending_say(struct refit_nccl_sending *sending, struct refit_frame frame,
-                                                          struct refit_error *err);
-struct refit_nccl_source *refit_nccl_sending_source(struct refit_nccl_sending *sending, const struct refit_arena *arena);
+REFIT_MUST_CHECK enum refit_status refit_nccl_say(struct refit_nccl_sending *sending, struct refit_frame frame,
+                                                  struct refit_error *err);
+struct refit_nccl_source *refit_nccl_source_of(struct refit_nccl_sending *sending, const struct refit_arena *arena);
 
 #endif

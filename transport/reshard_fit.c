@@ -289,7 +289,8 @@ static void mix_tensor(uint64_t *digest, const struct refit_reshard_tensor *t)
     }
 }
 
-static void take_all(const struct refit_plan *plan, struct look looks[2], uint32_t count, struct refit_reshard_list *list)
+static void take_all(const struct refit_plan *plan, struct look looks[2], uint32_t count,
+                     struct refit_reshard_list *list)
 {
     list->digest = UINT64_C(0xcbf29ce484222325);
     mix(&list->digest, list->sources);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A look-alike of libnccl_m2n.so over that of libnccl.so.2: ncclReshard as sends and receives of rows, in groups of one pair
- * of ranks at a time. As in the real library the end of a group waits for all ranks, which here compare what they describe.
- * Calls are counted and made to fail with those of NCCL (standin_nccl.h). What ends the process: docs/gpu.md.
+ * A look-alike of libnccl_m2n.so over that of libnccl.so.2: ncclReshard as sends and receives of rows, in groups of one
+ * pair of ranks at a time. As in the real library the end of a group waits for all ranks, which here compare what they
+ * describe. Calls are counted and made to fail with those of NCCL (standin_nccl.h). What ends the process: docs/gpu.md.
  */
 #include <nccl_m2n.h>
 

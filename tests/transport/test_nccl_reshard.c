@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The fast path of nccl: collectives of NCCL M2N's look-alike, both ends in this process, each rank on a device of its own.
- * What fits goes by it, everything else and everything after a failure by ordinary grants, and all bytes are right.
+ * The fast path of nccl: collectives of NCCL M2N's look-alike, both ends in this process, each rank on a device of its
+ * own. What fits goes by it, everything else and everything after a failure by ordinary grants, and all bytes are right.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -560,7 +560,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(every_call_fails_once_and_the_refit_goes_on, setup, teardown),
         cmocka_unit_test_setup_teardown(after_a_failed_call_bytes_come_by_communicators_of_two, setup, teardown),
         cmocka_unit_test_setup_teardown(a_holder_that_ends_in_the_collective_is_waited_for_by_nobody, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_process_that_is_killed_in_the_collective_is_waited_for_by_nobody, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_process_that_is_killed_in_the_collective_is_waited_for_by_nobody, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(a_communicator_that_never_comes_up_is_given_up, setup, teardown),
         cmocka_unit_test_setup_teardown(abort_and_drop_in_the_middle_leave_nothing_at_work, setup, teardown),
         cmocka_unit_test_setup_teardown(two_receivers_of_the_same_devices_have_them_by_turns, setup, teardown),
