@@ -46,7 +46,7 @@ image: ## build the image with podman, buildah or docker (IMAGE_FLAGS="--tag NAM
 
 demo: ## two replicas under load, refitted from a real checkpoint, rolled back, refitted again
 	@scripts/setup.sh demo
-	@mkdir -p build/demo && flock build/demo sh -c 'cmake --preset dev -DREFIT_TESTS=OFF -B build/demo >/dev/null && cmake --build build/demo'
+	@mkdir -p build/demo && flock build/demo sh -c 'cmake --preset dev -DREFIT_TESTS=OFF -DREFIT_BENCH=OFF -B build/demo >/dev/null && cmake --build build/demo'
 	@python3 examples/demo.py --build build/demo $(DEMO_FLAGS)
 
 bench: setup ## the figures of docs/performance.md

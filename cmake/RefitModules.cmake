@@ -56,6 +56,8 @@ function(refit_library name)
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   list(JOIN L_REQUIRES " " REFIT_PC_REQUIRES)
   set(REFIT_PC_NAME refit-${name})
+  # From where the file lies: `cmake --install --prefix` may put the tree elsewhere than it was configured for.
+  file(RELATIVE_PATH REFIT_PC_PREFIX /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
   configure_file(${PROJECT_SOURCE_DIR}/cmake/refit.pc.in refit-${name}.pc @ONLY)
   install(TARGETS ${target} EXPORT refit LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT sdk NAMELINK_COMPONENT sdk)
   install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT sdk)

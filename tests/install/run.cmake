@@ -34,13 +34,7 @@ foreach(file man/man1/refit.1 man/man8/refitd.8 bash-completion/completions/refi
   endif()
 endforeach()
 
-# The .pc files name the prefix the tree was configured for; here it is another.
-file(GLOB pcs ${libdir}/pkgconfig/*.pc)
-foreach(pc IN LISTS pcs)
-  file(READ ${pc} text)
-  string(REGEX REPLACE "^prefix=[^\n]*" "prefix=${prefix}" text "${text}")
-  file(WRITE ${pc} "${text}")
-endforeach()
+# The tree was configured for another prefix: what is installed finds itself.
 set(ENV{PKG_CONFIG_PATH} ${libdir}/pkgconfig:$ENV{PKG_CONFIG_PATH})
 run(${CMAKE_COMMAND} -S ${SOURCE}/consumer -B ${WORK}/build -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_C_COMPILER=${COMPILER}
   -DCONSUMER_LIBDIR=${libdir} -DCONSUMER_FLAGS=${FLAGS})
