@@ -215,7 +215,7 @@ static int run(const struct refit_cli_command *self, int argc, char **argv)
         {"to", REFIT_CLI_LIST, "MEMBER", REFIT_CLI_TO_HELP, &rollback.to, false},
         {"fleet", REFIT_CLI_FLAG, NULL, "one version for all, or nothing: the newest older one that every member has",
          &rollback.fleet, false},
-        {"version", REFIT_CLI_COUNT, "N", "a retained version (default: the one before the current)", &rollback.version, false},
+        {"version", REFIT_CLI_COUNT, "N", "a retained version (default: of the older ones the last)", &rollback.version, false},
         {"kv", REFIT_CLI_TEXT, "WORD", "KV and prefix caches: flush (default), keep or namespace", &rollback.kv, false},
         {"quarantine", REFIT_CLI_FLAG, NULL, "refuse the digest that is left behind from now on", &rollback.quarantine, false},
         {"output", REFIT_CLI_OUTPUT, "FORMAT", "json or text", &rollback.json, false},

@@ -350,16 +350,22 @@ static void read_ranks(const struct refit_bank *bank, struct refit_bank_snapshot
     }
 }
 
-/* The slot that rollback(0) would make active. */
-static uint32_t newest_retained(const struct refit_bank *bank)
+static uint32_t last_retired(const struct refit_bank *bank, uint64_t below)
 {
     uint32_t best = REFIT_SLOT_NONE;
     for (uint32_t i = 0; i < bank->slots; i++) {
-        if (bank->slot[i].state == REFIT_SLOT_RETAINED &&
-            (best == REFIT_SLOT_NONE || bank->slot[i].retired_order > bank->slot[best].retired_order))
+        const struct refit_slot *s = &bank->slot[i];
+        if (s->state == REFIT_SLOT_RETAINED && s->version.version < below &&
+            (best == REFIT_SLOT_NONE || s->retired_order > bank->slot[best].retired_order))
             best = i;
     }
     return best;
+}
+
+/* What was gone back from, or taken back from a canary, is retained too: back is never forward to that. */
+uint32_t refit_bank_earlier(const struct refit_bank *bank)
+{
+    return last_retired(bank, bank->active == REFIT_SLOT_NONE ? UINT64_MAX : bank->slot[bank->active].version.version);
 }
 
 void refit_bank_read(struct refit_bank *bank, struct refit_bank_snapshot *out)
@@ -388,8 +394,9 @@ void refit_bank_read(struct refit_bank *bank, struct refit_bank_snapshot *out)
         read_slot(bank, i, &out->slot[i]);
     read_ranks(bank, out);
     read_devices(bank, out);
-    uint32_t retained = newest_retained(bank);
-    out->rollback_available = retained != REFIT_SLOT_NONE && bank->active != REFIT_SLOT_NONE;
-    out->rollback_version = out->rollback_available ? bank->slot[retained].version.version : 0;
+    uint32_t earlier = refit_bank_earlier(bank), left = last_retired(bank, UINT64_MAX);
+    out->rollback_available = earlier != REFIT_SLOT_NONE && bank->active != REFIT_SLOT_NONE;
+    out->rollback_version = out->rollback_available ? bank->slot[earlier].version.version : 0;
+    out->left_version = left != REFIT_SLOT_NONE ? bank->slot[left].version.version : 0;
     refit_bank_unlock(bank);
 }

@@ -146,8 +146,8 @@ void refit_bank_pin_slot(struct refit_bank *bank, uint32_t slot);
 void refit_bank_unpin(struct refit_bank *bank, uint32_t slot);
 /* Filling or staged -> free. */
 void refit_bank_discard(struct refit_bank *bank, uint32_t slot);
-/* The retained version `version` (0: the one active before the current) becomes active; no transfer. The current one
- * becomes retained. REFIT_NOT_FOUND when it is not retained, naming those that are. */
+/* The retained version `version` (0: of those older than the current one that was active last) becomes active; no
+ * transfer. The current one becomes retained. REFIT_NOT_FOUND when it is not retained, naming those that are. */
 REFIT_MUST_CHECK enum refit_status refit_bank_rollback(struct refit_bank *bank, uint64_t version, const char *kv,
                                                        struct refit_deadline deadline, struct refit_version *now,
                                                        struct refit_error *err);
@@ -182,6 +182,7 @@ struct refit_bank_snapshot {
     uint32_t active;              /* slot, or REFIT_SLOT_NONE */
     bool rollback_available;
     uint64_t rollback_version;    /* what refit_bank_rollback(0) would give */
+    uint64_t left_version;        /* retained, and served last before the active one, newer or older; 0: none */
     bool adopting;                /* waiting for engines to hand slots back */
     uint64_t swaps, rollbacks, readers_died;
     int64_t last_swap_ns;         /* duration of the last swap: first follower shown to leader flipped */

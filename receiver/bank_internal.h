@@ -236,6 +236,9 @@ static inline bool refit_bank_shows_retained(const struct refit_bank *bank)
 {
     return bank->swap == REFIT_SWAP_POINTER;
 }
+/* What a rollback that names no version goes to: of the retained versions older than the active one that was active
+ * last; REFIT_SLOT_NONE: there is none. */
+uint32_t refit_bank_earlier(const struct refit_bank *bank);
 /* The slot that a new refit has to land in, whatever else is free; REFIT_SLOT_NONE: any. */
 uint32_t refit_bank_only_choice(const struct refit_bank *bank);
 /* With `swapping` held and every hook asked: readers are kept out, memory changes places, readers come back to what is

@@ -326,7 +326,8 @@ static enum refit_status not_retained(const struct refit_bank *bank, uint64_t ve
                                     bank->slot[i].version.version);
     }
     if (version == 0)
-        return refit_fail(err, REFIT_NOT_FOUND, "rollback: no earlier version is retained");
+        return refit_fail(err, REFIT_NOT_FOUND, "rollback: no earlier version is retained%s%s%s", len ? " (only " : "",
+                          len ? list : "", len ? ", which was gone back from: name it to serve it)" : "");
     return refit_fail(err, REFIT_NOT_FOUND, "rollback: version %" PRIu64 " is not retained (retained: %s)", version,
                       list);
 }
@@ -334,14 +335,10 @@ static enum refit_status not_retained(const struct refit_bank *bank, uint64_t ve
 static enum refit_status find_retained(const struct refit_bank *bank, uint64_t version, uint32_t *slot,
                                        struct refit_error *err)
 {
-    *slot = REFIT_SLOT_NONE;
-    for (uint32_t i = 0; i < bank->slots; i++) {
-        const struct refit_slot *s = &bank->slot[i];
-        if (s->state != REFIT_SLOT_RETAINED || (version != 0 && s->version.version != version))
-            continue;
-        if (*slot == REFIT_SLOT_NONE || s->retired_order > bank->slot[*slot].retired_order)
+    *slot = version == 0 ? refit_bank_earlier(bank) : REFIT_SLOT_NONE;
+    for (uint32_t i = 0; i < bank->slots && version != 0; i++)
+        if (bank->slot[i].state == REFIT_SLOT_RETAINED && bank->slot[i].version.version == version)
             *slot = i;
-    }
     return *slot == REFIT_SLOT_NONE ? not_retained(bank, version, err) : REFIT_OK;
 }
 

@@ -68,7 +68,8 @@ static enum refit_status check_allowed(const struct refit_receiver *receiver, co
     if (receiver->closing)
         return refit_fail(err, REFIT_ABORTED, "refitd is shutting down");
     if (receiver->held)
-        return refit_fail(err, REFIT_CONFLICT, "held: a rollback forbids newer versions until it is released");
+        return refit_fail(err, REFIT_CONFLICT, "held: newer versions are held off, by a rollback or by request, until "
+                          "'refit release'");
     if (refit_quarantine_has(&receiver->quarantine, request->digest))
         return refit_fail(err, REFIT_CONFLICT, "version %" PRIu64 ": model digest %s is in quarantine here",
                           request->version, request->digest);

@@ -76,8 +76,8 @@ static bool is_repeat(const struct refit_bank_snapshot *bank, const struct stand
     bool done = standing->held && standing->rolled_to == now->version;
     bool there = rollback->version == now->version && (standing->held || rollback->open);
     bool repeat = rollback->version == 0 ? done : there;
-    bool went_back = bank->rollback_version > now->version; /* else that one was never left for this one */
-    const struct refit_version *from = !repeat ? now : went_back ? find_version(bank, bank->rollback_version) : NULL;
+    bool went_back = bank->left_version > now->version; /* else that one was never left for this one */
+    const struct refit_version *from = !repeat ? now : went_back ? find_version(bank, bank->left_version) : NULL;
     if (from)
         memcpy(left, from->digest, REFIT_SHA256_HEX_MAX);
     return repeat;

@@ -309,7 +309,8 @@ static enum refit_status await_commit(struct work *work, struct refit_deadline t
         return refit_fail(err, REFIT_TIMEOUT, "version %" PRIu64 " was staged, and nobody committed it in time; "
                           "publish again", session->request.version);
     if (receiver->held)
-        return refit_fail(err, REFIT_CONFLICT, "held: a rollback forbids newer versions until it is released");
+        return refit_fail(err, REFIT_CONFLICT, "held: newer versions are held off, by a rollback or by request, until "
+                          "'refit release'");
     refit_session_set_phase(session, REFIT_PHASE_COMMITTING);
     return REFIT_OK;
 }

@@ -45,7 +45,8 @@ static void addresses_are_constant(struct bank_world *world, enum refit_swap_mod
         where(world, rank, 4, found);
         assert_string_equal(found, first[rank]);
     }
-    assert_int_equal(command(world, BANK, "rollback 0"), REFIT_OK);
+    assert_int_equal(command(world, BANK, "rollback 0"), REFIT_NOT_FOUND); /* back is not forward */
+    assert_int_equal(command(world, BANK, "rollback 6"), REFIT_OK);
     assert_reads(world, 0, 6);
     assert_int_equal(command(world, BANK, "rollback 5"), REFIT_OK);
     assert_reads(world, 1, 5);

@@ -229,6 +229,10 @@ static void rollback_needs_no_transfer_and_says_when_it_cannot(void **state)
     assert_int_equal(refit_bank_rollback(world->bank, 0, "flush", deadline, &now, &error), REFIT_OK);
     assert_int_equal(now.version, 1);
     assert_reads(world, 0, 1);
+    assert_false(bank_now(world).rollback_available); /* 2 is retained, and was gone back from */
+    assert_int_equal(refit_bank_rollback(world->bank, 0, "flush", deadline, &now, &error), REFIT_NOT_FOUND);
+    assert_non_null(strstr(error.text, "only 2"));
+    assert_reads(world, 0, 1);
     assert_int_equal(refit_bank_rollback(world->bank, 2, "flush", deadline, &now, &error), REFIT_OK);
     assert_reads(world, 0, 2);
     assert_int_equal(refit_bank_begin(world->bank, deadline, NULL, NULL, NULL, &slot, &error), REFIT_OK);
