@@ -3,6 +3,8 @@
  * Building a plan: tensor by tensor in destination order. All tensors and ranks are checked; only the edges of the
  * scope are kept.
  */
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,8 +64,12 @@ static bool find_source(const struct build *b, const char *name, uint32_t *id)
 
 static char *shape_text(const struct refit_tensor *tensor, char text[static REFIT_BOX_TEXT_MAX])
 {
-    const struct refit_box box = refit_box_of_shape(tensor->dims, tensor->shape);
-    return refit_box_format(&box, text, REFIT_BOX_TEXT_MAX);
+    size_t used = (size_t)snprintf(text, REFIT_BOX_TEXT_MAX, "[");
+    for (uint32_t d = 0; d < tensor->dims && used < REFIT_BOX_TEXT_MAX; d++)
+        used += (size_t)snprintf(text + used, REFIT_BOX_TEXT_MAX - used, "%s%" PRId64, d ? ", " : "", tensor->shape[d]);
+    if (used < REFIT_BOX_TEXT_MAX)
+        snprintf(text + used, REFIT_BOX_TEXT_MAX - used, "]");
+    return text;
 }
 
 static enum refit_status check_alike(struct build *b, const struct refit_tensor *source,
