@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sender/agree.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- between replicas ---- */
@@ -196,9 +198,13 @@ enum refit_status refit_agree_all(const struct refit_lead *lead, struct refit_er
 static enum refit_status fail_written(const struct refit_replica *replica, const struct refit_tensor *tensor,
                                       struct refit_error *err)
 {
-    return refit_fail(err, REFIT_CORRUPT, "%s: %s %s was written while it was being published; keep the memory unchanged "
-                      "until the sources are free", replica->report.url, tensor ? "tensor" : "some tensor or other",
-                      tensor ? tensor->name : "");
+    char since[96] = "";
+    if (replica->keeps)
+        snprintf(since, sizeof since, " (or has changed, and is named as unchanged since version %" PRIu64 ")",
+                 replica->lead->publish.unchanged_since);
+    return refit_fail(err, REFIT_CORRUPT, "%s: %s%s was written while it was being published%s; keep the memory unchanged "
+                      "until the sources are free", replica->report.url, tensor ? "tensor " : "some tensor or other",
+                      tensor ? tensor->name : "", since);
 }
 
 static enum refit_status agree_with_memory(const struct refit_replica *replica, struct refit_error *err)

@@ -23,6 +23,10 @@ static enum refit_status know_layout(struct refit_replica *replica, struct refit
     const struct refit_lead *lead = replica->lead;
     replica->keeps = lead->publish.unchanged && !lead->broadcast &&
                      weights.active.version == lead->publish.unchanged_since;
+    /* Said before the fleet is formed: one that is a member and refuses then is missed by the others first. */
+    if (weights.held)
+        return refit_fail(err, REFIT_CONFLICT, "%s: held: newer versions are held off, by a rollback or by request, until "
+                          "'refit release'", replica->control.url.text);
     if (!weights.layout[0])
         return refit_fail(err, REFIT_BUSY, "%s: serves no layout yet; no engine has attached",
                           replica->control.url.text);

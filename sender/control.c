@@ -237,6 +237,7 @@ static enum refit_status read_weights(const json_t *answer, void *context, struc
     copy_text(out->layout, sizeof out->layout, layout);
     if (status == REFIT_OK)
         status = read_version(json_object_get(answer, "active"), &out->active, err);
+    out->held = json_is_true(json_object_get(answer, "held"));
     if (status == REFIT_OK && json_is_true(json_object_get(answer, "rollback_available")))
         status = refit_json_get_u64(answer, "rollback_version", "answer of /v1/weights", &out->rollback_version, err);
     return status;

@@ -59,6 +59,7 @@ struct refit_control_weights {
     char layout[REFIT_SHA256_HEX_MAX]; /* empty: no engine has attached yet */
     struct refit_control_version active;
     uint64_t rollback_version; /* retained; 0: none */
+    bool held;                 /* newer versions are refused */
 };
 REFIT_MUST_CHECK enum refit_status refit_control_weights(struct refit_control *control, struct refit_deadline deadline,
                                                          struct refit_control_weights *out, struct refit_error *err);

@@ -153,7 +153,8 @@ static enum refit_status no_answer(struct call *call)
 {
     int unknown = bufferevent_socket_get_dns_error(evhttp_connection_get_bufferevent(call->connection));
     if (unknown) /* libevent reports it as an end of the connection */
-        return call_failed(call, REFIT_PEER, evutil_gai_strerror(unknown));
+        return call_failed(call, REFIT_PEER, unknown == EVUTIL_EAI_NONAME ? "no host has that name; check the URL, and the name service"
+                                                                          : evutil_gai_strerror(unknown));
     char why[512];
     refit_tls_report_text(&call->tls, why, sizeof why);
     if (why[0])
@@ -164,7 +165,10 @@ static enum refit_status no_answer(struct call *call)
     case EVREQ_HTTP_DATA_TOO_LONG: return call_failed(call, REFIT_INVALID, "the answer is larger than is accepted");
     case EVREQ_HTTP_INVALID_HEADER: return call_failed(call, REFIT_INVALID, "the answer is not HTTP");
     case EVREQ_HTTP_TIMEOUT: return call_failed(call, REFIT_TIMEOUT, "no answer in time");
-    case EVREQ_HTTP_EOF: return call_failed(call, REFIT_PEER, "the connection closed before the answer was whole");
+    case EVREQ_HTTP_EOF:
+        return call_failed(call, REFIT_PEER, call->url->secure ? "the connection closed before the answer was whole"
+                                                               : "the connection closed before the answer was whole; if that "
+                                                                 "port speaks TLS, the URL begins with https://");
     default: break;
     }
     return call_failed(call, REFIT_PEER, "cannot connect; is refitd running there?");

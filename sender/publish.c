@@ -243,6 +243,8 @@ enum refit_status refit_sender_publish_wait_report(struct refit_sender *sender, 
                                                    struct refit_error *err)
 {
     struct refit_buf body;
+    if (report)
+        *report = (struct refit_report){.outcome = REFIT_FLEET_UNKNOWN};
     enum refit_status status = refit_sender_publish_wait_sources_free(sender, err);
     if (!sender->publishing)
         return status;
@@ -270,7 +272,7 @@ enum refit_status refit_sender_publish(struct refit_sender *sender, const struct
                                        struct refit_report *report, struct refit_error *err)
 {
     enum refit_status status = refit_sender_publish_begin(sender, publish, err);
-    if (report)
-        *report = (struct refit_report){0};
+    if (report) /* all zero would read as committed */
+        *report = (struct refit_report){.version = publish->version, .outcome = REFIT_FLEET_ABORTED};
     return status == REFIT_OK ? refit_sender_publish_wait_report(sender, report, err) : status;
 }

@@ -122,7 +122,8 @@ static void refuse(struct refit_exchange *exchange, const struct refit_identity 
         refit_reply_header(reply, "WWW-Authenticate", "Bearer%s", who->wrong_token ? " error=\"invalid_token\"" : "");
         refit_reply_problem(reply, 401, "unauthenticated", "%s",
                             who->wrong_token ? "this token is not known here"
-                                             : "a bearer token or a client certificate that has a role here is needed");
+                                             : "a bearer token (--token-file) or a client certificate (--cert, --key) "
+                                               "that has a role here is needed");
     } else {
         refit_reply_problem(reply, 403, "forbidden", "%s has the role %s; the role %s is needed", who->name,
                             refit_access_role_name(who->role), refit_access_role_name(needs));

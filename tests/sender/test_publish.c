@@ -222,6 +222,19 @@ static void what_is_unchanged_is_not_moved(void **state)
     }
 }
 
+static void what_is_said_to_be_unchanged_and_is_not_is_found_by_check_source(void **state)
+{
+    mesh_open(&mesh, 1, true);
+    publish(1, 1);
+    expect_ok();
+    mesh_fill_each(&mesh, 2, 2);
+    publish_with_b_unchanged(2, 1, "direct");
+    assert_int_equal(mesh.report[0].outcome, REFIT_FLEET_ABORTED);
+    assert_int_equal(mesh.report[0].replicas[0].error.status, REFIT_CORRUPT);
+    assert_non_null(strstr(mesh.report[0].replicas[0].error.text, "unchanged since version 1"));
+    expect_served(&whole, 1, 1);
+}
+
 static void one_that_has_another_version_gets_everything(void **state)
 {
     char digest[REFIT_SHA256_HEX_MAX];
@@ -351,6 +364,22 @@ static void a_deadline_beyond_all_bounds_is_told_and_not_passed(void **state)
     mesh_publish(&mesh, &wanted, NULL);
     assert_int_equal(mesh.status[0], REFIT_INVALID);
     assert_non_null(strstr(mesh.err[0].text, "deadline_ms"));
+}
+
+/* All zero would read as committed. */
+static void what_could_not_begin_is_reported_as_aborted(void **state)
+{
+    struct refit_publish wanted = {.version = 7, .policy = "nobody"};
+    struct refit_report report;
+    struct refit_error err;
+    mesh_open(&mesh, 1, true);
+    mesh_fill(&mesh, 1);
+    assert_int_equal(refit_sender_publish(mesh.sender[0], &wanted, &report, &err), REFIT_INVALID);
+    assert_int_equal(report.outcome, REFIT_FLEET_ABORTED);
+    assert_int_equal(report.version, 7);
+    assert_int_equal(report.replica_count, 0);
+    assert_int_equal(refit_sender_publish_wait_report(mesh.sender[0], &report, &err), REFIT_INVALID);
+    assert_int_equal(report.outcome, REFIT_FLEET_UNKNOWN);
 }
 
 static void a_replica_that_refuses_says_why_and_the_other_commits(void **state)
@@ -545,6 +574,7 @@ int main(void)
         TEST(a_staged_version_is_committed_by_a_second_call),
         TEST(a_staged_version_goes_when_another_is_published),
         TEST(what_is_unchanged_is_not_moved),
+        TEST(what_is_said_to_be_unchanged_and_is_not_is_found_by_check_source),
         TEST(one_that_has_another_version_gets_everything),
         TEST(a_tensor_that_did_change_is_found_out_by_the_check),
         TEST(the_trainer_sends_each_byte_once_whatever_the_layouts),
@@ -553,6 +583,7 @@ int main(void)
         TEST(a_replica_that_does_not_answer_does_not_block_the_other),
         TEST(a_busy_replica_is_asked_again_at_intervals),
         TEST(a_deadline_beyond_all_bounds_is_told_and_not_passed),
+        TEST(what_could_not_begin_is_reported_as_aborted),
         TEST(a_replica_that_refuses_says_why_and_the_other_commits),
         TEST(a_restarted_replica_is_led_again),
         TEST(another_leads_epoch_is_taken_back),

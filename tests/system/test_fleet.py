@@ -29,6 +29,15 @@ class Relays(Fleet):
             self.assertEqual(sent - excess, BYTES)
         self.assertEqual(len({member.weights()["active"]["digest"] for member in members}), 1)
 
+    def test_one_that_is_held_is_not_waited_for(self):
+        members = self.fleet(3)
+        self.assertEqual(members[0].call("POST", "/v1/hold", {})[0], 200)
+        lines = self.go(members, 2)
+        self.assertEqual(self.outcomes(lines), ["aborted", "committed", "committed"], lines)
+        self.assertIn("held", "\n".join(lines))
+        for member in members[1:]:  # no batch was the held one's turn
+            self.assertEqual(member.call("GET", "/refit")[1]["members"], 2)
+
     def test_one_refitd_behind_addresses_of_two_families_is_one_member(self):
         members = self.fleet(2)
         six = [f"http://[::ffff:127.0.0.1]:{member.control_port}" for member in members]

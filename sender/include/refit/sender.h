@@ -216,9 +216,10 @@ REFIT_API enum refit_status refit_sender_publish_begin(struct refit_sender *send
 /* Until no replica reads this rank's memory any more. */
 REFIT_API enum refit_status refit_sender_publish_wait_sources_free(struct refit_sender *sender, struct refit_error *err);
 /* REFIT_OK when every replica committed, or as many as the policy's quorum; otherwise the status of the first that did not, with
- * the report filled. Rank 0's report is given to every rank. */
+ * the report filled. Rank 0's report is given to every rank. One that could not be heard is `unknown`, and has no replicas. */
 REFIT_API enum refit_status refit_sender_publish_wait_report(struct refit_sender *sender, struct refit_report *report,
                                                              struct refit_error *err);
+/* All three. Where nothing could begin, the report is `aborted` and has no replicas. */
 REFIT_API enum refit_status refit_sender_publish(struct refit_sender *sender, const struct refit_publish *publish,
                                                  struct refit_report *report, struct refit_error *err);
 
