@@ -142,6 +142,6 @@ static int run(const struct refit_cli_command *self, int argc, char **argv)
 const struct refit_cli_command refit_cli_exec = {
     .name = "exec", .arguments = "[options] -- ENGINE [ARGUMENT...]",
     .summary = "run refitd (configured by REFIT_* variables) and an engine in one container",
-    .examples = "  REFIT_SLOT_BYTES=16GiB refit exec --grace 60s -- vllm serve Qwen/Qwen3-8B\n"
+    .examples = "  REFIT_SLOT_BYTES=16GiB refit exec --grace 60s -- python3 serve.py --port 8000\n"
                 "  refit exec --install /opt/refit\n",
     .run = run};

@@ -241,6 +241,11 @@ static int run(const struct refit_cli_command *self, int argc, char **argv)
         {"output", REFIT_CLI_OUTPUT, "FORMAT", "json or text", &o.json, false},
         {0}};
     int rc = refit_cli_parse(self, options, argc, argv, &words, 0, 1);
+    if (rc == REFIT_EXIT_PARSED && ((words.count && o.source) || (o.to && o.destination))) {
+        fprintf(stderr, "refit plan: %s: give one of the two\n",
+                words.count && o.source ? "CHECKPOINT and --source-layout" : "--to and --layout");
+        rc = REFIT_EXIT_USAGE;
+    }
     if (rc == REFIT_EXIT_PARSED) {
         o.checkpoint = words.count ? words.items[0] : NULL;
         if (!o.to && !o.destination)

@@ -12,7 +12,7 @@ struct push {
     struct refit_cli_list to, unchanged;
     uint64_t version, streams, since;
     int64_t deadline_ms;
-    bool json, stage_only, takeover, resume;
+    bool json, stage_only, takeover, resume, check_source;
 };
 
 static int fail(const struct refit_error *err)
@@ -32,6 +32,7 @@ static int publish(struct refit_sender *sender, const struct push *push)
                                     .policy = push->policy, .strategy = push->strategy,
                                     .unchanged_since = push->since, .unchanged = push->unchanged.items,
                                     .unchanged_count = push->unchanged.count, .resume = push->resume,
+                                    .check_source = push->check_source,
                                     .progress = refit_cli_progress_show, .progress_context = &progress};
     enum refit_status status = refit_sender_publish(sender, &request, &report, &err);
     refit_cli_progress_release(&progress);
@@ -74,6 +75,9 @@ static int run(const struct refit_cli_command *self, int argc, char **argv)
          false},
         {"unchanged", REFIT_CLI_LIST, "NAME", "a tensor, or with a trailing * all that begin so; once for each", &push.unchanged,
          false},
+        {"check-source", REFIT_CLI_FLAG, NULL,
+         "read the files again for each replica, also what --unchanged names; what has changed ends the push", &push.check_source,
+         false},
         {"resume", REFIT_CLI_FLAG, NULL, "this version's last push broke, the files are the same: move what is missing",
          &push.resume, false},
         {"deadline", REFIT_CLI_DURATION, "TIME", "for the whole publish (10m)", &push.deadline_ms, false},
@@ -81,7 +85,7 @@ static int run(const struct refit_cli_command *self, int argc, char **argv)
         {"streams", REFIT_CLI_COUNT, "N", "tcp connections per replica (2)", &push.streams, false},
         {"name", REFIT_CLI_TEXT, "TEXT", "who leads, in messages (host and process)", &push.name, false},
         {"takeover", REFIT_CLI_FLAG, NULL, "replace a lead that still seems alive", &push.takeover, false},
-        {"stage-only", REFIT_CLI_FLAG, NULL, "check that it would work: stop before the commit", &push.stage_only, false},
+        {"stage-only", REFIT_CLI_FLAG, NULL, "check that it would work: stop before the commit, then abort", &push.stage_only, false},
         {"output", REFIT_CLI_OUTPUT, "FORMAT", "json or text", &push.json, false},
         {0}};
     int rc = refit_cli_parse(self, options, argc, argv, &words, 1, 1);

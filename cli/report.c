@@ -45,7 +45,9 @@ void refit_cli_report_text(const char *command, const struct refit_report *repor
     printf("version %llu  digest %s\n", (unsigned long long)report->version, report->digest[0] ? report->digest : "-");
     print_members(report);
     print_sums(report);
-    if (report->outcome != REFIT_FLEET_COMMITTED)
+    if (report->outcome == REFIT_FLEET_STAGED) /* its sender ends with this program */
+        fprintf(stderr, "refit %s: staged, so it would work; nothing is committed: push without --stage-only to do it\n", command);
+    else if (report->outcome != REFIT_FLEET_COMMITTED)
         fprintf(stderr, "refit %s: %s: %s\n", command, refit_fleet_outcome_name(report->outcome),
                 refit_fleet_outcome_action(report->outcome));
     for (size_t i = 0; i < report->replica_count; i++) {

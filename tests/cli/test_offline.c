@@ -114,6 +114,8 @@ static void usage_says_what_was_expected_and_what_was_found(void **state)
     expect("hold http://a:1 --to http://a:1", 2, "given twice");
     expect("resolve --commit --abort http://a:1", 2, "not both");
     expect("push x --version 1 --to u --since 3", 2, "go together");
+    expect("plan x --source-layout y --to u", 2, "one of the two");
+    expect("plan x --layout y --to u", 2, "--to and --layout");
 }
 
 static void every_command_has_help_with_examples(void **state)
