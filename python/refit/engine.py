@@ -80,6 +80,7 @@ class Engine:
     def __init__(self, socket_path, layout, *, rank=0, ranks=1, label=None, timeout_ms=60000, prepare=None, before_swap=None,
                  after_swap=None, stable_addresses=False, memory="host"):
         self._library = _c.engine()
+        self._rank = rank
         self._handle = ctypes.c_void_p()
         self._hooks = (self._prepare_function(prepare), self._before_function(before_swap), self._after_function(after_swap))
         text = _layout_text(layout)
@@ -116,6 +117,8 @@ class Engine:
         status = self._library.refit_engine_acquire(self._handle, version, ctypes.byref(pin))
         if status != 0:
             what = f"version {version}" if version else "the version served"
+            if not version and self._rank != 0:
+                what = f"rank {self._rank} must name the version, which rank 0 tells it (acquire(pin.version)): " + what
             raise of(self._library, status, f"{what} was not acquired".encode())
         return Pin(self, pin)
 
