@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What one GPU does for a refit, against what it can do: pack, scatter and digest on a stream against a copy within the
- * device, storing and loading against plain copies over the bus, and an exchange of slots. Medians of rounds that take
+ * device, storing and loading against plain copies over the bus, a refit of what is dense from slot to slot (to the next
+ * device, where that reads this one's) against a plain copy there, and an exchange of slots. Medians of rounds that take
  * turns. Before that every byte that was packed and scattered is digested again and compared, or the figures would mean
  * nothing.
  *
@@ -21,6 +22,7 @@
 #define ROUNDS_MAX 101
 #define PATIENCE_MS 60000
 #define SKIPPED 77
+#define EXCHANGE_MS 30.0 /* for 16 GB */
 
 struct bench {
     int device, rounds;
@@ -29,6 +31,8 @@ struct bench {
     struct refit_plan *from, *to;
     const struct refit_edge *edge_from, *edge_to;
     struct refit_arena *source, *destination;
+    struct refit_arena *far; /* as the destination; on the next device, where that reads this one's */
+    struct refit_cuda_stream *far_stream;
     struct refit_cuda_stream *stream;
     struct refit_cuda_buffer *staging, *other;
     void *pinned;
@@ -84,6 +88,11 @@ static void allocate(struct bench *b)
     must(refit_cuda_slot_create(b->device, refit_layout_arena_bytes(b->whole, 0), &b->source, &err), &err);
     must(refit_cuda_slot_create(b->device, refit_layout_arena_bytes(b->halves, 0), &b->destination, &err), &err);
     must(refit_cuda_stream_create(b->device, REFIT_CUDA_PRIORITY_DEFAULT, &b->stream, &err), &err);
+    int far = refit_cuda_peers(b->device + 1, b->device, &err) == REFIT_OK ? b->device + 1 : b->device;
+    must(refit_cuda_slot_create(far, refit_layout_arena_bytes(b->halves, 0), &b->far, &err), &err);
+    must(refit_cuda_stream_create(far, REFIT_CUDA_PRIORITY_DEFAULT, &b->far_stream, &err), &err);
+    if (!refit_memory_reaches(b->far, b->destination))
+        exit(1);
     must(refit_cuda_buffer_create(b->device, b->bytes, &b->staging, &err), &err);
     must(refit_cuda_buffer_create(b->device, b->bytes, &b->other, &err), &err);
     must(refit_cuda_driver(&b->driver, &err), &err);
@@ -137,6 +146,19 @@ static void copy_down(struct bench *b)
               stream_of(b)),
          &err);
     wait_for_all(b, 0);
+}
+
+/* From slot to slot, by the device that gets it. */
+static void copy_far(struct bench *b)
+{
+    struct refit_error err;
+    must(refit_cuda_stream_enter(b->far_stream, &err), &err);
+    must(CUDA(b->driver, &err, cuMemcpyDtoDAsync, refit_arena_device_address(b->far, 0, b->bytes),
+              refit_arena_device_address(b->destination, 0, b->bytes), b->bytes,
+              (CUstream)refit_cuda_stream_handle(b->far_stream)),
+         &err);
+    refit_cuda_stream_leave(b->far_stream);
+    must(refit_cuda_stream_wait(b->far_stream, refit_deadline_in_ms(PATIENCE_MS), &err), &err);
 }
 
 /* ---- what a refit does ---- */
@@ -193,6 +215,18 @@ static void scatter(struct bench *b)
 static void digest(struct bench *b)
 {
     run_step(b, STEP_DIGEST, true);
+}
+
+/* The same, digested: batch by batch. */
+static void refit_far(struct bench *b)
+{
+    struct refit_error err;
+    for (uint32_t i = 0; i < b->edge_to->batches; i++) {
+        struct refit_walk walk = refit_walk_batch(b->to, b->edge_to, i, 0);
+        b->segments[i].digesting = true;
+        must(refit_memory_copy(b->far, walk, b->destination, walk, &b->segments[i], &b->completions[i], &err), &err);
+    }
+    wait_for_all(b, b->edge_to->batches);
 }
 
 /* Messages in pageable memory, as tcp has them, into the dense side and out of it. */
@@ -270,6 +304,8 @@ static struct refit_digest prove(struct bench *b)
     expect(b, wanted, "scattering");
     digest(b);
     expect(b, wanted, "digesting in place");
+    refit_far(b);
+    expect(b, wanted, "copying from slot to slot");
     memset(b->pinned, 0, b->bytes);
     load(b);
     expect(b, wanted, "loading");
@@ -280,21 +316,25 @@ static struct refit_digest prove(struct bench *b)
     return wanted;
 }
 
+enum { WITHIN, UP, DOWN, FAR, PACKED = 4, REFITTED = 11 };
+
 static const struct {
     const char *name, *against;
     work_fn *work;
     int limit; /* index of what it is compared with */
 } works[] = {
-    {"copy within the device", "", copy_within, 0},
-    {"copy to the device, pinned", "", copy_up, 1},
-    {"copy from the device, pinned", "", copy_down, 2},
-    {"pack rows, digest", "of the copy within", pack, 0},
-    {"pack rows", "of the copy within", pack_only, 0},
-    {"scatter into rows, digest", "of the copy within", spread, 0},
-    {"scatter, dense, digest", "of the copy within", scatter, 0},
-    {"digest in place", "of the copy within", digest, 0},
-    {"store from host, digest", "of the copy to the device", store, 1},
-    {"load to host, digest", "of the copy from the device", load, 2},
+    [WITHIN] = {"copy within the device", "", copy_within, WITHIN},
+    [UP] = {"copy to the device, pinned", "", copy_up, UP},
+    [DOWN] = {"copy from the device, pinned", "", copy_down, DOWN},
+    [FAR] = {"copy from slot to slot", "", copy_far, FAR},
+    [PACKED] = {"pack rows, digest", "of the copy within", pack, WITHIN},
+    {"pack rows", "of the copy within", pack_only, WITHIN},
+    {"scatter into rows, digest", "of the copy within", spread, WITHIN},
+    {"scatter, dense, digest", "of the copy within", scatter, WITHIN},
+    {"digest in place", "of the copy within", digest, WITHIN},
+    {"store from host, digest", "of the copy to the device", store, UP},
+    {"load to host, digest", "of the copy from the device", load, DOWN},
+    [REFITTED] = {"refit from slot to slot, digest", "of the copy from slot to slot", refit_far, FAR},
 };
 #define WORKS (sizeof works / sizeof *works)
 
@@ -321,6 +361,25 @@ static void measure(struct bench *b, double gb_per_s[WORKS])
     }
 }
 
+/* One line each: the figure, its limit, their ratio and what that should be. */
+static void figure(const char *name, double value, const char *unit, double limit, const char *of_what, double wanted,
+                   bool at_least)
+{
+    double ratio = value / limit;
+    printf("figure: %-30s %9.2f %-4s of %9.2f (%s): %.2f, %s %.2f wanted: %s\n", name, value, unit, limit, of_what, ratio,
+           at_least ? "at least" : "at most", wanted, (at_least ? ratio >= wanted : ratio <= wanted) ? "met" : "NOT met");
+}
+
+/* As the driver tells: two transfers a clock. */
+static double memory_gb_per_s(const struct bench *b)
+{
+    struct refit_error err;
+    int khz = 0, bits = 0;
+    must(CUDA(b->driver, &err, cuDeviceGetAttribute, &khz, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, b->device), &err);
+    must(CUDA(b->driver, &err, cuDeviceGetAttribute, &bits, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, b->device), &err);
+    return 2.0 * khz * 1e3 * bits / 8 / 1e9;
+}
+
 static void report(struct bench *b)
 {
     double gb_per_s[WORKS];
@@ -335,6 +394,10 @@ static void report(struct bench *b)
             printf("   %.2f %s", gb_per_s[i] / gb_per_s[works[i].limit], works[i].against);
         putchar('\n');
     }
+    bool link = refit_arena_device(b->far) != b->device;
+    figure("contiguous refit", gb_per_s[REFITTED], "GB/s", gb_per_s[FAR], link ? "the link" : "a copy within the device", 0.9,
+           true);
+    figure("packing, read and written", 2 * gb_per_s[PACKED], "GB/s", memory_gb_per_s(b), "the memory", 0.8, true);
 }
 
 /* What mode `copy` does in the engine's pause. Both slots are found where the other was. */
@@ -367,6 +430,7 @@ static void exchange(struct bench *b, struct refit_digest wanted)
     double median = seconds[1 + b->rounds / 2];
     printf("exchange of two slots: %.3f ms, which is %.1f ms for 16 GB\n", median * 1e3,
            median * 1e3 * 16e9 / (double)bytes);
+    figure("exchange of 16 GB", median * 1e3 * 16e9 / (double)bytes, "ms", EXCHANGE_MS, "an H100-class GPU", 1.0, false);
     refit_exchange_destroy(exchange);
     refit_arena_release(other);
 }
@@ -383,6 +447,8 @@ static void release(struct bench *b)
     refit_cuda_buffer_destroy(b->other);
     refit_cuda_buffer_destroy(b->staging);
     refit_cuda_stream_destroy(b->stream);
+    refit_cuda_stream_destroy(b->far_stream);
+    refit_arena_release(b->far);
     refit_arena_release(b->destination);
     refit_arena_release(b->source);
     refit_plan_release(b->to);

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "layouts/tally.h"
+#include "tests/support/gpu.h"
 #include "tests/support/port.h"
 
 struct job {
@@ -50,9 +51,17 @@ static size_t w_elements(const struct mesh *mesh)
     return MESH_W / mesh->ranks;
 }
 
-static void *allocate(const struct mesh *mesh, int device, size_t bytes)
+static void allocate_on_device(struct mesh *mesh, uint32_t rank, struct refit_sender_buffer buffers[static 2])
 {
-    return mesh->allocate ? (void *)(uintptr_t)mesh->allocate(device, bytes) : malloc(bytes);
+    int device = (int)rank % (gpu_devices() < 2 ? 1 : 2);
+    mesh->device_w[rank] = gpu_allocate(device, buffers[0].bytes);
+    mesh->device_b[rank] = gpu_allocate(device, buffers[1].bytes);
+    buffers[0].data = (void *)(uintptr_t)mesh->device_w[rank];
+    buffers[1].data = (void *)(uintptr_t)mesh->device_b[rank];
+    for (int i = 0; i < 2; i++) {
+        buffers[i].memory = REFIT_SENDER_CUDA;
+        buffers[i].device = device;
+    }
 }
 
 static enum refit_status open_rank(struct mesh *mesh, uint32_t rank, bool shared, struct refit_error *err)
@@ -73,14 +82,13 @@ static enum refit_status open_rank(struct mesh *mesh, uint32_t rank, bool shared
         status = refit_sender_alloc(mesh->sender[rank], bytes, &memory, err);
     if (status != REFIT_OK)
         return status;
-    struct refit_sender_buffer place = {.memory = mesh->allocate ? REFIT_SENDER_CUDA : REFIT_SENDER_HOST,
-                                        .device = (int)rank % 2};
-    mesh->w[rank] = shared ? memory : allocate(mesh, place.device, bytes);
-    mesh->b[rank] = mesh->allocate ? allocate(mesh, place.device, sizeof mesh->own_b[rank]) : mesh->own_b[rank];
-    const struct refit_sender_buffer buffers[] = {
-        {.name = "w", .data = mesh->w[rank], .bytes = bytes, .memory = place.memory, .device = place.device},
-        {.name = "b", .data = mesh->b[rank], .bytes = sizeof mesh->own_b[rank], .memory = place.memory,
-         .device = place.device}};
+    mesh->w[rank] = shared ? memory : malloc(bytes);
+    mesh->b[rank] = mesh->own_b[rank];
+    struct refit_sender_buffer buffers[] = {
+        {.name = "w", .data = mesh->w[rank], .bytes = bytes},
+        {.name = "b", .data = mesh->b[rank], .bytes = sizeof mesh->own_b[rank]}};
+    if (mesh->on_devices)
+        allocate_on_device(mesh, rank, buffers);
     return refit_sender_register(mesh->sender[rank], mesh->layout, strlen(mesh->layout), buffers, 2, err);
 }
 
@@ -125,6 +133,15 @@ void mesh_close(struct mesh *mesh)
     on_all_ranks(mesh, close_body, &common);
 }
 
+void mesh_free(struct mesh *mesh)
+{
+    for (uint32_t rank = 0; mesh->on_devices && rank < mesh->ranks; rank++) {
+        gpu_free(mesh->device_w[rank]);
+        gpu_free(mesh->device_b[rank]);
+        free(mesh->w[rank]);
+    }
+}
+
 void mesh_fill(struct mesh *mesh, uint32_t seed)
 {
     mesh_fill_each(mesh, seed, seed);
@@ -138,6 +155,10 @@ void mesh_fill_each(struct mesh *mesh, uint32_t w_seed, uint32_t b_seed)
             mesh->w[rank][i] = element(w_seed, 0, (uint32_t)(rank * each) + i);
         for (uint32_t i = 0; i < MESH_B; i++)
             mesh->b[rank][i] = element(b_seed, 1, i);
+        if (mesh->on_devices) {
+            gpu_write(mesh->device_w[rank], mesh->w[rank], each * sizeof(float));
+            gpu_write(mesh->device_b[rank], mesh->b[rank], sizeof mesh->own_b[rank]);
+        }
     }
 }
 

@@ -28,8 +28,10 @@ struct mesh {
     float *w[MESH_RANKS_MAX]; /* 64 / ranks rows */
     float *b[MESH_RANKS_MAX];
     float own_b[MESH_RANKS_MAX][MESH_B];
-    /* Not NULL: the ranks' memory is that of GPUs, rank i's of number i % 2; the host may read and write it. */
-    uint64_t (*allocate)(int device, size_t bytes);
+    /* The ranks' memory is that of GPUs, rank i's of number i % 2, or the only one: w and b, which are the host's, are copied
+     * there when they are filled. */
+    bool on_devices;
+    uint64_t device_w[MESH_RANKS_MAX], device_b[MESH_RANKS_MAX];
     const char *urls[8];
     size_t url_count;
     const char *transport;
@@ -42,6 +44,8 @@ struct mesh {
 /* Opens and registers on all ranks; `shared`: memory of refit_sender_alloc. Asserts that it works. */
 void mesh_open(struct mesh *mesh, uint32_t ranks, bool shared);
 void mesh_close(struct mesh *mesh);
+/* The memory of devices, after mesh_close. */
+void mesh_free(struct mesh *mesh);
 void mesh_fill(struct mesh *mesh, uint32_t seed);
 /* One seed for w, another for b. */
 void mesh_fill_each(struct mesh *mesh, uint32_t w_seed, uint32_t b_seed);

@@ -4,43 +4,24 @@
  */
 #include "tests/sidecar/refitd.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 
 #include "base/io.h"
 #include "tests/sender/mesh.h"
 #include "tests/standins/standin_cuda.h"
+#include "tests/support/gpu.h"
 
-static struct {
-    __typeof__(standin_cuda_allocate) *allocate;
-    __typeof__(standin_cuda_free) *free;
-    __typeof__(standin_cuda_live) *live;
-    __typeof__(standin_cuda_hold) *hold;
-} standin;
+/* The look-alike's, if it is one. */
+static __typeof__(standin_cuda_live) *live;
 
 static struct refitd whole, halves;
 static char urls[2][64];
 static struct mesh mesh;
 
-static void *symbol(void *library, const char *name)
+static int open_driver(void **state)
 {
-    void *found = dlsym(library, name);
-    if (!found)
-        fail_msg("%s: not in libcuda.so.1: is it the look-alike?", name);
-    return found;
-}
-
-#define RESOLVE(member) *(void **)(void *)&standin.member = symbol(library, "standin_cuda_" #member)
-
-static int open_standin(void **state)
-{
-    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (!library)
-        fail_msg("%s", dlerror());
-    RESOLVE(allocate);
-    RESOLVE(free);
-    RESOLVE(live);
-    RESOLVE(hold);
+    gpu_open();
+    *(void **)(void *)&live = gpu_switch("standin_cuda_live");
     return 0;
 }
 
@@ -61,22 +42,20 @@ static int setup(void **state)
     }
     mesh.url_count = 2;
     mesh.transport = "tcp";
-    mesh.allocate = standin.allocate;
+    mesh.on_devices = true;
     return 0;
 }
 
 static int teardown(void **state)
 {
     mesh_close(&mesh);
-    for (uint32_t i = 0; i < mesh.ranks; i++) {
-        standin.free((uint64_t)(uintptr_t)mesh.w[i]);
-        standin.free((uint64_t)(uintptr_t)mesh.b[i]);
-    }
+    mesh_free(&mesh);
     refitd_cleanup(&whole);
     refitd_cleanup(&halves);
-    if (standin.live() != 0)
-        print_error("%d objects of the driver's are still alive\n", standin.live());
-    return standin.live() == 0 ? 0 : -1;
+    int left = live ? live() : 0;
+    if (left != 0)
+        print_error("%d objects of the driver's are still alive\n", left);
+    return left == 0 ? 0 : -1;
 }
 
 static void expect_committed(uint32_t seed, const char *transport)
@@ -141,7 +120,7 @@ static void memory_in_two_places_is_refused(void **state)
     float host[MESH_B];
     mesh_open(&mesh, 1, false);
     struct refit_sender_buffer buffers[] = {
-        {.name = "w", .data = mesh.w[0], .bytes = MESH_W * sizeof(float), .memory = REFIT_SENDER_CUDA},
+        {.name = "w", .data = (void *)(uintptr_t)mesh.device_w[0], .bytes = MESH_W * sizeof(float), .memory = REFIT_SENDER_CUDA},
         {.name = "b", .data = host, .bytes = sizeof host}};
     assert_int_equal(refit_sender_register(mesh.sender[0], mesh.layout, strlen(mesh.layout), buffers, 2, &err),
                      REFIT_INVALID);
@@ -166,5 +145,5 @@ int main(void)
         CASE(a_tensor_that_did_change_is_found_out_by_the_check),
         CASE(memory_in_two_places_is_refused),
     };
-    return cmocka_run_group_tests_name("sender/device", tests, open_standin, NULL);
+    return cmocka_run_group_tests_name("sender/device", tests, open_driver, NULL);
 }

@@ -18,8 +18,6 @@
 #define ONE_MORE "cuda:5"
 
 static struct {
-    __typeof__(standin_cuda_allocate) *allocate;
-    __typeof__(standin_cuda_free) *free;
     __typeof__(standin_cuda_live) *live;
     __typeof__(standin_nccl_live) *nccl_live;
     __typeof__(standin_nccl_called) *called;
@@ -45,8 +43,6 @@ static int open_standins(void **state)
     void *cuda = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), *nccl = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     if (!cuda || !nccl)
         fail_msg("%s", dlerror());
-    *(void **)(void *)&standin.allocate = symbol(cuda, "standin_cuda_allocate");
-    *(void **)(void *)&standin.free = symbol(cuda, "standin_cuda_free");
     *(void **)(void *)&standin.live = symbol(cuda, "standin_cuda_live");
     *(void **)(void *)&standin.nccl_live = symbol(nccl, "standin_nccl_live");
     *(void **)(void *)&standin.called = symbol(nccl, "standin_nccl_called");
@@ -75,7 +71,7 @@ static int setup(void **state)
     start(0, NULL, one);
     start(1, MESH_LAYOUT_COLUMNS, two);
     start(2, NULL, more);
-    mesh.allocate = standin.allocate;
+    mesh.on_devices = true;
     return 0;
 }
 
@@ -83,10 +79,7 @@ static int teardown(void **state)
 {
     int left = 0;
     mesh_close(&mesh);
-    for (uint32_t i = 0; i < mesh.ranks; i++) {
-        standin.free((uint64_t)(uintptr_t)mesh.w[i]);
-        standin.free((uint64_t)(uintptr_t)mesh.b[i]);
-    }
+    mesh_free(&mesh);
     for (int i = 0; i < REPLICAS; i++) {
         left += refitd_stop(&replica[i]); /* 70: the look-alike found something left */
         refitd_cleanup(&replica[i]);
@@ -190,7 +183,7 @@ static void close_host_mesh(void)
 
 static void a_trainer_in_the_host_takes_another_path(void **state)
 {
-    mesh.allocate = NULL;
+    mesh.on_devices = false;
     mesh_open(&mesh, 2, false);
     publish(1, "direct", "local");
     assert_int_equal(calls_of("ncclCommInitRankConfig"), 0);

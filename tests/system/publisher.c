@@ -17,7 +17,6 @@
  * "failed VERSION STATUS TEXT", then one line "replica URL OUTCOME TEXT" each, and
  * "fleet OUTCOME EPOCH SENT EXCESS SAVED relayed|direct". Status 0 when all were ok.
  */
-#include <dlfcn.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -29,12 +28,15 @@
 
 #include "base/io.h"
 #include "refit/sender.h"
+#include "tests/support/gpu.h"
 #include "tests/system/pattern.h"
 
 struct publisher {
     struct refit_layout *layout;
     uint32_t rank;
     uint8_t *memory;
+    uint64_t on_device; /* with cuda: what is registered; memory is copied there */
+    size_t bytes;
     struct refit_sender_buffer *buffers;
     size_t count;
     bool heap, cuda, check, scribble, overwrite, stage, stay, resume;
@@ -98,11 +100,18 @@ static void wait_for_gate(const struct publisher *p, uint64_t version)
         poll(NULL, 0, 10);
 }
 
+static void fill(struct publisher *p, uint64_t version)
+{
+    pattern_fill(p->layout, p->rank, p->memory, version);
+    if (p->cuda)
+        gpu_write(p->on_device, p->memory, p->bytes);
+}
+
 static void *scribble(void *context)
 {
     struct publisher *p = context;
     for (uint64_t v = p->version + 1; !atomic_load(&p->stop); v++)
-        pattern_fill(p->layout, p->rank, p->memory, v);
+        fill(p, v);
     return NULL;
 }
 
@@ -114,7 +123,7 @@ static void *overwrite_when_told(void *context)
     sigemptyset(&signals);
     sigaddset(&signals, SIGUSR1);
     while (sigwait(&signals, &number) == 0 && !atomic_load(&p->done)) {
-        pattern_fill(p->layout, p->rank, p->memory, p->version + 1);
+        fill(p, p->version + 1);
         printf("overwritten\n");
         fflush(stdout);
     }
@@ -184,7 +193,7 @@ static int publish_listed(struct publisher *p, struct refit_sender *sender, cons
     for (const char *at = versions; rc == 0 && at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
         uint64_t version = strtoull(at, NULL, 10);
         wait_for_gate(p, version);
-        pattern_fill(p->layout, p->rank, p->memory, version);
+        fill(p, version);
         rc = publish(p, sender, version);
     }
     return rc;
@@ -198,7 +207,7 @@ static int publish_told(struct publisher *p, struct refit_sender *sender)
     int rc = 0;
     while (fgets(line, sizeof line, stdin)) {
         if (sscanf(line, "fill %llu", &version) == 1) {
-            pattern_fill(p->layout, p->rank, p->memory, version);
+            fill(p, version);
             printf("filled %llu\n", version);
             fflush(stdout);
         } else if (sscanf(line, "publish %llu", &version) == 1) {
@@ -208,39 +217,24 @@ static int publish_told(struct publisher *p, struct refit_sender *sender)
     return rc;
 }
 
-/* Of the look-alike, which the host may write. */
-static void *device_memory(const struct publisher *p, size_t bytes)
-{
-    uint64_t (*allocate)(int, size_t) = NULL;
-    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    *(void **)(void *)&allocate = library ? dlsym(library, "standin_cuda_allocate") : NULL;
-    return allocate ? (void *)(uintptr_t)allocate((int)p->rank, bytes) : NULL;
-}
-
-static void free_device_memory(const struct publisher *p)
-{
-    void (*give_back)(uint64_t) = NULL;
-    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    *(void **)(void *)&give_back = library ? dlsym(library, "standin_cuda_free") : NULL;
-    if (give_back)
-        give_back((uint64_t)(uintptr_t)p->memory);
-}
-
 static int register_all(struct publisher *p, struct refit_sender *sender, const char *text, size_t len, struct refit_error *err)
 {
     size_t bytes = (size_t)refit_layout_arena_bytes(p->layout, p->rank) + 64;
+    int device = p->cuda ? (int)p->rank % gpu_devices() : 0;
     void *memory = NULL;
     if (p->cuda)
-        memory = device_memory(p, bytes);
-    else if (p->heap)
+        p->on_device = gpu_allocate(device, bytes);
+    if (p->cuda || p->heap)
         memory = calloc(1, bytes);
     else if (refit_sender_alloc(sender, bytes, &memory, err) != REFIT_OK)
         return -1;
     p->memory = memory;
+    p->bytes = bytes;
     refit_layout_buffers(p->layout, p->rank, add_buffer, p);
     for (size_t i = 0; p->cuda && i < p->count; i++) {
+        p->buffers[i].data = (const uint8_t *)(uintptr_t)p->on_device + ((const uint8_t *)p->buffers[i].data - p->memory);
         p->buffers[i].memory = REFIT_SENDER_CUDA;
-        p->buffers[i].device = (int)p->rank;
+        p->buffers[i].device = device;
     }
     return refit_sender_register(sender, text, len, p->buffers, p->count, err) == REFIT_OK ? 0 : -1;
 }
@@ -251,8 +245,8 @@ static void release_buffers(struct publisher *p)
         free((void *)(uintptr_t)p->buffers[i].name);
     free(p->buffers);
     if (p->cuda)
-        free_device_memory(p);
-    else if (p->heap)
+        gpu_free(p->on_device);
+    if (p->cuda || p->heap)
         free(p->memory);
 }
 

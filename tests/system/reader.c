@@ -28,6 +28,7 @@
 
 #include "base/io.h"
 #include "refit/engine.h"
+#include "tests/support/gpu.h"
 #include "tests/system/pattern.h"
 
 #define RANKS_MAX 8
@@ -49,6 +50,7 @@ struct reader {
     const char *hold_file, *prepare_file;
     uint64_t held;
     bool trust, stable, cuda;
+    uint8_t *copy; /* owned: of a slot on a device */
     const void *const *table; /* of the first pin, when stable */
     const void *buffer;
     uint64_t last;
@@ -69,17 +71,23 @@ static void pause_ms(long ms)
         poll(NULL, 0, (int)ms);
 }
 
-/* The arena space starts at buffer 0: buffers are packed from offset 0 on. Slots on a device are a look-alike's, which the
- * host may read. */
-static const uint8_t *space(struct refit_engine *engine, const struct refit_pin *pin)
+/* The arena space starts at buffer 0: buffers are packed from offset 0 on. What is on a device is copied from there. */
+static const uint8_t *space(struct reader *r, struct refit_engine *engine, const struct refit_pin *pin)
 {
-    return refit_engine_buffer(engine, pin, 0);
+    const uint8_t *at = refit_engine_buffer(engine, pin, 0);
+    size_t bytes = (size_t)refit_layout_arena_bytes(r->layout, r->rank);
+    if (!r->cuda || refit_engine_pin_memory(engine, pin) != REFIT_MEMORY_CUDA)
+        return at;
+    if (!r->copy)
+        r->copy = malloc(bytes + 1);
+    gpu_read(r->copy, (uint64_t)(uintptr_t)at, bytes);
+    return r->copy;
 }
 
 static int check(struct reader *r, struct refit_engine *engine, const struct refit_pin *pin, const char *when)
 {
     char text[256];
-    if (r->trust || pattern_check(r->layout, r->rank, space(engine, pin), pin->version, text, sizeof text) == 0)
+    if (r->trust || pattern_check(r->layout, r->rank, space(r, engine, pin), pin->version, text, sizeof text) == 0)
         return 0;
     printf("torn rank %u %s: %s\n", r->rank, when, text);
     fflush(stdout);
@@ -266,5 +274,6 @@ int main(int argc, char **argv)
     refit_engine_detach(engine);
     refit_layout_release(r.layout);
     free(text);
+    free(r.copy);
     return rc;
 }

@@ -10,6 +10,14 @@ from harness import SystemTest, engine_layout, source_layout, tool
 from test_policies import Fleet
 
 CUDA = ("--memory", "cuda")
+DEVICES = int(os.environ.get("REFIT_TEST_GPUS", "2"))  # of the driver; scripts/test-gpu.sh says how many
+SWITCHES = "REFIT_TEST_NO_SWITCHES" not in os.environ
+needs_switches = unittest.skipUnless(SWITCHES, "needs a driver that can be made to fail, and this one has no switches")
+
+
+def memory(ranks):
+    """A device for each rank, as far as there are."""
+    return CUDA if DEVICES >= ranks else ("--memory", "cuda:" + ",".join(str(rank % DEVICES) for rank in range(ranks)))
 
 
 @contextlib.contextmanager
@@ -25,7 +33,7 @@ class Gpu(SystemTest):
         """A replica on devices; `control` is a file through which its refitd's device is told to fail or to stop."""
         control = self.path(name + ".control")
         with environment(STANDIN_CUDA_CONTROL=control):
-            replica = self.replica(name, engine_layout(ranks), *CUDA, *options, readers=False,
+            replica = self.replica(name, engine_layout(ranks), *memory(ranks), *options, readers=False,
                                    reader_options=["cuda", *reader_options])
         replica.control = control
         return replica.start_readers()
@@ -56,10 +64,11 @@ class Gpu(SystemTest):
             self.succeeds(version, replica, host, options=[f"transport={transport}"])
         weights = replica.weights()
         self.assertEqual((weights["memory"], weights["protection"]), ("cuda", "mapping"))
-        self.assertEqual([rank["device"]["number"] for rank in weights["ranks"]], [0, 1])
+        self.assertEqual([rank["device"]["number"] for rank in weights["ranks"]], [0, 1 % DEVICES])
         self.assertEqual(host.weights()["ranks"][0]["device"], None)
         status, metrics = replica.admin("/metrics")
-        self.assertIn('refit_rank_device_info{rank="1",device="1",uuid="GPU-5b5b5b5b-', metrics)
+        uuid = "GPU-5b5b5b5b-" if SWITCHES else "GPU-"
+        self.assertIn(f'refit_rank_device_info{{rank="1",device="{1 % DEVICES}",uuid="{uuid}', metrics)
         self.assertEqual(replica.call("POST", "/rollback", {})[1]["active"]["version"], 3)
         for reader in replica.readers.values():
             reader.wait_line("step 3 ", after=reader.wait_line("step 4 "))
@@ -117,7 +126,7 @@ class Gpu(SystemTest):
     def test_swap_modes_keep_addresses_on_a_device(self):
         for mode in ("copy", "remap", "in-place"):
             with self.subTest(mode=mode):
-                replica = self.replica(mode, engine_layout(2), *CUDA, "--swap", mode, "--slots", "1" if mode == "in-place" else "2",
+                replica = self.replica(mode, engine_layout(2), *memory(2), "--swap", mode, "--slots", "1" if mode == "in-place" else "2",
                                        reader_options=["cuda", "stable"])
                 for version in (1, 2, 3):
                     self.succeeds(version, replica)
@@ -140,6 +149,7 @@ class Gpu(SystemTest):
         self.succeeds(5, replica)
         self.assert_ends_clean(replica)
 
+    @needs_switches
     @unittest.skipUnless(os.environ.get("REFIT_TEST_NCCL"), "NCCL is not in this build")
     def test_a_trainer_on_gpus_publishes_to_slots_on_gpus(self):
         """Over tcp through host memory at both ends; with --receive sidecar by NCCL, which is not offered otherwise."""
@@ -155,6 +165,7 @@ class Gpu(SystemTest):
         self.succeeds(5, staged, sidecar, options=["cuda", "transport=tcp"])
         self.assert_ends_clean(staged, sidecar)
 
+    @needs_switches
     def test_a_call_that_fails_costs_at_most_its_refit(self):
         replica = self.gpu("gpu")
         self.succeeds(1, replica)
@@ -170,6 +181,7 @@ class Gpu(SystemTest):
         self.succeeds(20, replica)
         self.assert_ends_clean(replica)
 
+    @needs_switches
     def test_a_device_that_stands_still_costs_the_refit_its_deadline(self):
         replica = self.gpu("gpu")
         self.succeeds(1, replica)
@@ -193,9 +205,9 @@ class Gpu(SystemTest):
 
     def test_a_refitd_without_its_device_says_why_it_does_not_start(self):
         replica = self.gpu("gpu", 1)
-        for memory, text in (("cuda:9", "CUDA device 9: the driver has 2"), ("cuda:0,1", "names 2 devices for --ranks 1")):
-            child = self.child(f"refitd-{memory[5:]}", tool("sidecar", "refitd"), "--socket", self.path("other.sock"), "--memory",
-                               memory, "--control", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", "127.0.0.1:0")
+        for where, text in (("cuda:9", f"CUDA device 9: the driver has {DEVICES}"), ("cuda:0,1", "names 2 devices for --ranks 1")):
+            child = self.child(f"refitd-{where[5:]}", tool("sidecar", "refitd"), "--socket", self.path("other.sock"), "--memory",
+                               where, "--control", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", "127.0.0.1:0")
             self.assertNotEqual(child.wait(), 0)
             with open(self.path(child.name + ".log")) as log:
                 self.assertIn(text, log.read())
@@ -208,7 +220,7 @@ class Relays(Fleet):
     def test_members_pass_on_what_lies_in_device_memory(self):
         """Two of one layout, one of another that they serve, and one in host memory."""
         members = [self.replica(f"m{i}", engine_layout(1), *CUDA, reader_options=["cuda"]) for i in range(2)]
-        members += [self.replica("tp2", engine_layout(2), *CUDA, reader_options=["cuda"]), self.replica("host", engine_layout(1))]
+        members += [self.replica("tp2", engine_layout(2), *memory(2), reader_options=["cuda"]), self.replica("host", engine_layout(1))]
         for version in (1, 2):
             lines = self.go(members, version)
             self.assertTrue(lines[0].startswith(f"ok {version} "), lines)
@@ -218,7 +230,7 @@ class Relays(Fleet):
 
     def test_members_on_one_host_read_each_others_slots_and_touch_no_ring(self):
         """What comes by tcp is staged and counts as copied; nothing that a member has of another one does."""
-        members = [self.replica(f"m{i}", engine_layout(2), *CUDA, reader_options=["cuda"]) for i in range(2)]
+        members = [self.replica(f"m{i}", engine_layout(2), *memory(2), reader_options=["cuda"]) for i in range(2)]
         for version in (1, 2):
             lines = self.go(members, version, "transport=tcp")
             self.assertTrue(lines[0].startswith(f"ok {version} "), lines)

@@ -12,13 +12,45 @@
 
 struct standin_switches standins;
 
-static void *open_library(const char *name)
+/* ---- libraries without switches ---- */
+
+static void no_failure(const char *call, int nth)
 {
-    void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    if (!library)
-        fail_msg("%s", dlerror());
-    return library;
+    (void)call;
+    (void)nth;
 }
+
+static void no_number(int number)
+{
+    (void)number;
+}
+
+static void no_total(size_t bytes)
+{
+    (void)bytes;
+}
+
+static int none_alive(void)
+{
+    return 0;
+}
+
+static const char *none_called(int index, int *times)
+{
+    (void)index;
+    *times = 0;
+    return NULL;
+}
+
+static void no_reset(void)
+{
+}
+
+static const struct standin_switches none = {
+    .cuda = {.fail_call = no_failure, .hold = no_number, .delay = no_number, .fault = no_number, .peers = no_number,
+             .total = no_total, .live = none_alive, .called = none_called, .reset = no_reset},
+    .nccl = {.live = none_alive, .called = none_called, .reset = no_reset},
+};
 
 static void *symbol(void *library, const char *name)
 {
@@ -32,8 +64,13 @@ static void *symbol(void *library, const char *name)
 
 int standins_open(void **state)
 {
-    void *cuda = open_library("libcuda.so.1"), *nccl = open_library("libnccl.so.2");
     (void)state;
+    standins = none;
+    if (!gpu_switch("standin_cuda_reset"))
+        return 0;
+    void *cuda = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), *nccl = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    if (!cuda || !nccl)
+        fail_msg("%s", dlerror());
     RESOLVE(cuda, fail_call);
     RESOLVE(cuda, hold);
     RESOLVE(cuda, delay);

@@ -7,6 +7,7 @@
 
 #include "tests/standins/standin_cuda.h"
 #include "tests/standins/standin_nccl.h"
+#include "tests/support/gpu.h"
 
 #define STANDIN_MEMBER(library, name) __typeof__(standin_##library##_##name) *name;
 
@@ -35,6 +36,7 @@ struct standin_switches {
         STANDIN_MEMBER(nccl, reset)
     } nccl;
 };
+/* Of libraries without switches those do nothing, or are not there: tests that turn on them begin with gpu_need_switches(). */
 extern struct standin_switches standins;
 
 /* As a group's set-up. */

@@ -151,6 +151,7 @@ static void spread_to_a_group(bool peers)
     struct refit_memory_between_devices before, after;
     struct world world;
     struct pair pair;
+    gpu_need_switches();
     standins.cuda.peers(peers);
     refit_memory_between_devices(&before);
     world_open(&world, one, three, WORLD_DEVICE);
@@ -194,6 +195,7 @@ static void a_bit_that_flips_under_way_is_seen_and_the_batch_asked_again(void **
 {
     struct world world;
     struct pair pair;
+    gpu_need_switches();
     world_open(&world, world_rows_source, world_rows_destination, WORLD_DEVICE);
     pair_open(&pair, &world, nccl, 1, true);
     standins.nccl.corrupt(3);
@@ -224,6 +226,7 @@ static void refit_once(struct world *world)
 static void the_next_refit_finds_the_communicators_of_the_last(void **state)
 {
     struct world world;
+    gpu_need_switches();
     world_open(&world, world_rows_source, world_rows_destination, WORLD_DEVICE);
     refit_transports_keep();
     refit_once(&world);

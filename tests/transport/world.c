@@ -300,6 +300,8 @@ void world_open_layouts(struct world *world, struct refit_layout *source, struct
                         enum world_memory memory)
 {
     struct refit_error err;
+    if (memory == WORLD_DEVICE) /* one each: both ends of NCCL are in this process */
+        gpu_need_devices((int)(refit_layout_ranks(source) + refit_layout_ranks(destination)));
     memset(world, 0, sizeof *world);
     world->source = source;
     world->destination = destination;
