@@ -24,11 +24,11 @@ test: ## build and run all tests
 	@scripts/setup.sh pod && scripts/deploy-tools.sh build/tools || echo "tests of the chart and of its pod will skip, and say so"
 	scripts/test.sh $(BUILD)
 
-test-gpu: ## pack, scatter, digest and NCCL on this machine's GPU: the right bytes, then GB/s; skips without one
+test-gpu: ## the tests that need no look-alike, then GB/s and limits, on this machine's GPUs; skips without one
 	@$(MAKE) --no-print-directory gpu-tools
 	@scripts/setup.sh build
-	cmake --preset release >/dev/null && cmake --build --preset release --target refitd bench_gpu bench_nccl
-	scripts/test-gpu.sh build/release
+	cmake --preset release -B build/gpu -DREFIT_TESTS=ON >/dev/null && cmake --build build/gpu
+	scripts/test-gpu.sh build/gpu
 
 test-pod: build ## run the chart's pod under podman: refits, restarts, probes, preStop (root)
 	@scripts/setup.sh pod

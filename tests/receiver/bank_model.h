@@ -7,9 +7,11 @@
 #define REFIT_TESTS_RECEIVER_BANK_MODEL_H
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "receiver/bank.h"
+#include "tests/support/gpu.h"
 
 #define MODEL_WAIT_MS 30000 /* for what must happen */
 
@@ -24,21 +26,19 @@ static inline void model_layout(char *text, size_t size, unsigned ranks, unsigne
              ranks, ranks, name, rank_bytes * ranks);
 }
 
-/* Of host memory, or of a stand-in's, which the host may write. */
-static inline uint64_t *model_words(const struct refit_arena *arena, uint64_t bytes)
-{
-    return refit_arena_kind(arena) == REFIT_ARENA_CUDA ? (uint64_t *)(uintptr_t)refit_arena_device_address(arena, 0, bytes)
-                                                       : refit_arena_host(arena, 0, bytes);
-}
-
 static inline void model_fill(struct refit_bank *bank, uint32_t slot, unsigned ranks, uint64_t version)
 {
     struct refit_arena *const *arenas = refit_bank_arenas(bank, slot);
     for (unsigned rank = 0; rank < ranks; rank++) {
         uint64_t bytes = refit_arena_bytes(arenas[rank]) / 8 * 8;
-        uint64_t *words = model_words(arenas[rank], bytes);
+        bool device = refit_arena_kind(arenas[rank]) == REFIT_ARENA_CUDA;
+        uint64_t *words = device ? malloc(bytes + 8) : refit_arena_host(arenas[rank], 0, bytes);
         for (uint64_t i = 0; i < bytes / 8; i++)
             words[i] = version;
+        if (device) {
+            gpu_write(refit_arena_device_address(arenas[rank], 0, bytes), words, bytes);
+            free(words);
+        }
     }
 }
 

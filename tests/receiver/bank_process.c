@@ -153,10 +153,16 @@ struct rank {
 static uint64_t count_torn(struct refit_engine *engine, const struct refit_pin *pin)
 {
     uint64_t torn = 0;
+    bool device = refit_engine_pin_memory(engine, pin) == REFIT_MEMORY_CUDA;
     for (uint32_t id = 0; id < refit_engine_buffer_count(engine); id++) {
+        size_t bytes = refit_engine_buffer_bytes(engine, id);
         const uint64_t *words = refit_engine_buffer(engine, pin, id);
-        for (size_t i = 0; i < refit_engine_buffer_bytes(engine, id) / 8; i++)
-            torn += words[i] != pin->version;
+        uint64_t *copy = device ? malloc(bytes + 1) : NULL;
+        if (device)
+            gpu_read(copy, (uint64_t)(uintptr_t)words, bytes);
+        for (size_t i = 0; i < bytes / 8; i++)
+            torn += (device ? copy : words)[i] != pin->version;
+        free(copy);
     }
     return torn;
 }

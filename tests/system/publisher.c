@@ -28,7 +28,7 @@
 
 #include "base/io.h"
 #include "refit/sender.h"
-#include "tests/support/gpu.h"
+#include "tests/system/device.h"
 #include "tests/system/pattern.h"
 
 struct publisher {
@@ -104,7 +104,7 @@ static void fill(struct publisher *p, uint64_t version)
 {
     pattern_fill(p->layout, p->rank, p->memory, version);
     if (p->cuda)
-        gpu_write(p->on_device, p->memory, p->bytes);
+        device_write(p->on_device, p->memory, p->bytes);
 }
 
 static void *scribble(void *context)
@@ -220,10 +220,10 @@ static int publish_told(struct publisher *p, struct refit_sender *sender)
 static int register_all(struct publisher *p, struct refit_sender *sender, const char *text, size_t len, struct refit_error *err)
 {
     size_t bytes = (size_t)refit_layout_arena_bytes(p->layout, p->rank) + 64;
-    int device = p->cuda ? (int)p->rank % gpu_devices() : 0;
+    int device = p->cuda ? device_of_rank(p->rank) : 0;
     void *memory = NULL;
     if (p->cuda)
-        p->on_device = gpu_allocate(device, bytes);
+        p->on_device = device_allocate(device, bytes);
     if (p->cuda || p->heap)
         memory = calloc(1, bytes);
     else if (refit_sender_alloc(sender, bytes, &memory, err) != REFIT_OK)
@@ -245,7 +245,7 @@ static void release_buffers(struct publisher *p)
         free((void *)(uintptr_t)p->buffers[i].name);
     free(p->buffers);
     if (p->cuda)
-        gpu_free(p->on_device);
+        device_free(p->on_device);
     if (p->cuda || p->heap)
         free(p->memory);
 }

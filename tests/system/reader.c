@@ -28,7 +28,7 @@
 
 #include "base/io.h"
 #include "refit/engine.h"
-#include "tests/support/gpu.h"
+#include "tests/system/device.h"
 #include "tests/system/pattern.h"
 
 #define RANKS_MAX 8
@@ -50,7 +50,6 @@ struct reader {
     const char *hold_file, *prepare_file;
     uint64_t held;
     bool trust, stable, cuda;
-    uint8_t *copy; /* owned: of a slot on a device */
     const void *const *table; /* of the first pin, when stable */
     const void *buffer;
     uint64_t last;
@@ -71,23 +70,28 @@ static void pause_ms(long ms)
         poll(NULL, 0, (int)ms);
 }
 
-/* The arena space starts at buffer 0: buffers are packed from offset 0 on. What is on a device is copied from there. */
-static const uint8_t *space(struct reader *r, struct refit_engine *engine, const struct refit_pin *pin)
+/* New: of a slot on a device, which is copied from there; the hook and the steps are in threads of their own. NULL: of one
+ * in host memory. */
+static uint8_t *copy_of(const struct reader *r, struct refit_engine *engine, const struct refit_pin *pin)
 {
-    const uint8_t *at = refit_engine_buffer(engine, pin, 0);
     size_t bytes = (size_t)refit_layout_arena_bytes(r->layout, r->rank);
-    if (!r->cuda || refit_engine_pin_memory(engine, pin) != REFIT_MEMORY_CUDA)
-        return at;
-    if (!r->copy)
-        r->copy = malloc(bytes + 1);
-    gpu_read(r->copy, (uint64_t)(uintptr_t)at, bytes);
-    return r->copy;
+    if (r->trust || !r->cuda || refit_engine_pin_memory(engine, pin) != REFIT_MEMORY_CUDA)
+        return NULL;
+    uint8_t *copy = malloc(bytes + 1);
+    if (copy)
+        device_read(copy, (uint64_t)(uintptr_t)refit_engine_buffer(engine, pin, 0), bytes);
+    return copy;
 }
 
 static int check(struct reader *r, struct refit_engine *engine, const struct refit_pin *pin, const char *when)
 {
     char text[256];
-    if (r->trust || pattern_check(r->layout, r->rank, space(r, engine, pin), pin->version, text, sizeof text) == 0)
+    uint8_t *copy = copy_of(r, engine, pin);
+    /* The arena space starts at buffer 0: buffers are packed from offset 0 on. */
+    const uint8_t *space = copy ? copy : refit_engine_buffer(engine, pin, 0);
+    int differs = r->trust ? 0 : pattern_check(r->layout, r->rank, space, pin->version, text, sizeof text);
+    free(copy);
+    if (differs == 0)
         return 0;
     printf("torn rank %u %s: %s\n", r->rank, when, text);
     fflush(stdout);
@@ -274,6 +278,5 @@ int main(int argc, char **argv)
     refit_engine_detach(engine);
     refit_layout_release(r.layout);
     free(text);
-    free(r.copy);
     return rc;
 }
