@@ -29,6 +29,8 @@ enum member {
     M_WINDOW = 1 << 16,
     M_DEVICE = 1 << 17,
     M_ID = 1 << 18,
+    M_RECEIVE = 1 << 19,
+    M_NCCL = 1 << 20,
 };
 
 static const struct {
@@ -36,7 +38,7 @@ static const struct {
     unsigned members;
 } types[] = {
     [REFIT_ATTACH_ATTACH] = {"attach", M_ABI | M_RANK | M_RANKS | M_PROCESS | M_RETURNING | M_STABLE | M_SWAP | M_WINDOW},
-    [REFIT_ATTACH_ATTACHED] = {"attached", M_ABI | M_SLOTS | M_BYTES | M_SWAP | M_WINDOW | M_DEVICE},
+    [REFIT_ATTACH_ATTACHED] = {"attached", M_ABI | M_SLOTS | M_BYTES | M_SWAP | M_WINDOW | M_DEVICE | M_RECEIVE},
     [REFIT_ATTACH_REFUSED] = {"refused", M_STATUS | M_TEXT},
     [REFIT_ATTACH_SLOT] = {"slot", M_SLOT | M_ID},
     [REFIT_ATTACH_PREPARE] = {"prepare", M_REFIT | M_SLOT | M_VERSION},
@@ -47,6 +49,8 @@ static const struct {
     [REFIT_ATTACH_DETACH] = {"detach", 0},
     [REFIT_ATTACH_MOVE] = {"move", M_REFIT | M_SLOT},
     [REFIT_ATTACH_MOVED] = {"moved", M_REFIT | M_OK | M_WINDOW | M_TEXT},
+    [REFIT_ATTACH_ABLE] = {"able", M_OK | M_NCCL | M_TEXT},
+    [REFIT_ATTACH_RECEIVE] = {"receive", M_REFIT},
 };
 #define TYPE_COUNT (sizeof types / sizeof types[0])
 
@@ -83,6 +87,10 @@ static bool add_numbers(json_t *object, const struct refit_attach_message *m, un
         bad |= json_object_set_new(object, "stable", json_boolean(m->stable));
     if (members & M_WINDOW)
         bad |= json_object_set_new(object, "window", json_integer(m->window));
+    if ((members & M_RECEIVE) && m->receive)
+        bad |= json_object_set_new(object, "receive", json_true());
+    if (members & M_NCCL)
+        bad |= json_object_set_new(object, "nccl", json_integer(m->nccl));
     return bad == 0;
 }
 
@@ -248,6 +256,10 @@ static enum refit_status read_numbers(const json_t *object, unsigned members, st
         status = read_bool(object, "stable", &m->stable, err);
     if (status == REFIT_OK && (members & M_WINDOW))
         status = read_u32(object, "window", &m->window, err);
+    if (status == REFIT_OK && (members & M_RECEIVE))
+        status = refit_json_opt_bool(object, "receive", "message", &m->receive, err);
+    if (status == REFIT_OK && (members & M_NCCL))
+        status = read_u32(object, "nccl", &m->nccl, err);
     return status;
 }
 

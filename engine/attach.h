@@ -6,7 +6,7 @@
  *
  *   engine -> refitd   attach    {abi, rank, ranks, label, returning, stable, swap, window}
  *                                                                      + layout memfd [+ claim, slot 0.., when returning]
- *   refitd -> engine   attached  {abi, slots, bytes, swap, window, device}
+ *   refitd -> engine   attached  {abi, slots, bytes, swap, window, device, receive}
  *                                                                      + claim memfd, slot 0.. (read-only)
  *                      refused   {status, text}                          and the socket is closed
  *                      slot      {slot, id}                            + its new memory (a slot was replaced)
@@ -17,6 +17,8 @@
  *   refitd -> engine   move      {refit, slot}                           the window shows this slot from now on
  *   engine -> refitd   moved     {refit, ok, window, text}
  *   refitd -> engine   swapped   {version, label, digest, kv}           no answer
+ *   engine -> refitd   able      {ok, nccl, text}                      the answer to `receive` of `attached`
+ *   refitd -> engine   receive   {refit}                               + a socket (transport/remote.h); no answer here
  *   engine -> refitd   detach    {}
  *
  * `device`, when slots are in a GPU's memory: {uuid, granularity, slots}, with a list that names each slot by its random id
@@ -25,6 +27,9 @@
  * The layout travels as a sealed memfd, since a document can be larger than a message. An engine that reconnects to a
  * restarted refitd says `returning` and hands back its claim page and slots; refitd takes over what passes its
  * checks and answers with the descriptors that hold from now on (the same ones, or new ones).
+ *
+ * `receive` (left out: false): bytes are to come into slots by NCCL in the engine. It says whether it can, by the version of NCCL that
+ * it found (23203 is 2.32.3), or why not.
  *
  * `swap` is how versions are swapped. In all modes but `pointer` an engine reads through a window, one range of addresses
  * that never changes; `window` is the slot that it shows (REFIT_SLOT_NONE: none). `stable`: the engine can do with
@@ -56,15 +61,15 @@ const char *refit_swap_mode_name(enum refit_swap_mode mode); /* "pointer", "copy
 enum refit_attach_type {
     REFIT_ATTACH_ATTACH, REFIT_ATTACH_ATTACHED, REFIT_ATTACH_REFUSED, REFIT_ATTACH_SLOT, REFIT_ATTACH_PREPARE,
     REFIT_ATTACH_PREPARED, REFIT_ATTACH_SWAPPING, REFIT_ATTACH_READY, REFIT_ATTACH_SWAPPED, REFIT_ATTACH_DETACH,
-    REFIT_ATTACH_MOVE, REFIT_ATTACH_MOVED
+    REFIT_ATTACH_MOVE, REFIT_ATTACH_MOVED, REFIT_ATTACH_ABLE, REFIT_ATTACH_RECEIVE
 };
 
 /* One message, all types; a type uses the members its line above names, the rest is zero. Plain data. */
 struct refit_attach_message {
     enum refit_attach_type type;
-    uint32_t abi, rank, ranks, slots, slot, window;
+    uint32_t abi, rank, ranks, slots, slot, window, nccl;
     uint64_t bytes;
-    bool returning, ok, stable;
+    bool returning, ok, stable, receive;
     enum refit_swap_mode swap;
     enum refit_status status;
     struct refit_version version;

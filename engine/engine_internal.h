@@ -44,6 +44,8 @@ struct refit_engine_releases {
 
 enum refit_engine_state { REFIT_ENGINE_STARTING, REFIT_ENGINE_ATTACHED, REFIT_ENGINE_FAILED };
 
+struct refit_remote_host; /* transport/remote.h */
+
 struct refit_engine {
     _Atomic(struct refit_claim *) claim;  /* stored again after every remapping: it orders table writes for readers */
     uint32_t rank;                        /* the hot path reads it: of the same cache line */
@@ -83,6 +85,7 @@ struct refit_engine {
     int wake; /* eventfd */
     atomic_bool stop;
     bool refused_logged;
+    struct refit_remote_host *host; /* the thread's own; NULL: it has not received for a refit yet */
 
     struct refit_engine_releases releases;
     bool kept; /* a device still reads when the process detaches: page and slots stay until that ends */
@@ -131,6 +134,15 @@ void refit_engine_releases_init(struct refit_engine_releases *releases);
 /* Waits for all that are pending, and ends the thread. False: a device is not done by the deadline. */
 bool refit_engine_releases_drain(struct refit_engine *engine, struct refit_deadline deadline);
 void refit_engine_releases_destroy(struct refit_engine_releases *releases);
+
+/* --- receive.c: the thread only */
+/* What refitd is told of it when it asks in `attached`. */
+void refit_engine_able(const struct refit_engine *engine, struct refit_attach_message *out);
+/* Takes the socket. A refit that can't be received for is refitd's to see: it finds the socket closed. */
+void refit_engine_receive(struct refit_engine *engine, int sock);
+/* Nothing is received any more. */
+void refit_engine_receive_stop(struct refit_engine *engine);
+void refit_engine_receive_end(struct refit_engine *engine); /* and nothing of it is kept */
 
 /* --- session.c */
 void *refit_engine_session(void *engine);

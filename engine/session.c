@@ -122,11 +122,16 @@ static enum refit_status receive_answer(struct refit_engine *engine, struct refi
     else
         status = refit_engine_map_all(engine, &m, fds, count, err);
     close_fds(fds, count);
-    return status;
+    if (status != REFIT_OK || !m.receive)
+        return status;
+    refit_engine_able(engine, &m);
+    return refit_attach_send(engine->sock, &m, NULL, 0, err);
 }
 
+/* Whatever was received for a refitd that is gone has ended before slots are handed back. */
 static enum refit_status attach_once(struct refit_engine *engine, struct refit_error *err)
 {
+    refit_engine_receive_stop(engine);
     enum refit_status status = connect_socket(engine, err);
     if (status == REFIT_OK)
         status = declare(engine, err);
@@ -236,15 +241,25 @@ static enum refit_status on_slot(struct refit_engine *engine, const struct refit
     return refit_engine_map_slot(engine, m, fds[0], err);
 }
 
+static enum refit_status on_receive(struct refit_engine *engine, int *fds, size_t count, struct refit_error *err)
+{
+    if (count != 1)
+        return refit_fail(err, REFIT_PEER, "refitd asked to receive with %zu descriptors", count);
+    refit_engine_receive(engine, fds[0]);
+    fds[0] = -1;
+    return REFIT_OK;
+}
+
 /* --- the loop ---------------------------------------------------------------------------------------------- */
 
-static enum refit_status dispatch(struct refit_engine *engine, const struct refit_attach_message *m, const int *fds,
+static enum refit_status dispatch(struct refit_engine *engine, const struct refit_attach_message *m, int *fds,
                                   size_t count, struct refit_error *err)
 {
     switch (m->type) {
     case REFIT_ATTACH_PREPARE: return on_prepare(engine, m, err);
     case REFIT_ATTACH_SWAPPING: return on_swapping(engine, m, err);
     case REFIT_ATTACH_MOVE: return on_move(engine, m, err);
+    case REFIT_ATTACH_RECEIVE: return on_receive(engine, fds, count, err);
     case REFIT_ATTACH_SLOT: return on_slot(engine, m, fds, count, err);
     case REFIT_ATTACH_SWAPPED: on_swapped(engine, m); return REFIT_OK;
     case REFIT_ATTACH_REFUSED: return refit_fail(err, m->status, "%s", m->text);
@@ -330,6 +345,7 @@ void *refit_engine_session(void *argument)
         backoff_ms = backoff_ms < BACKOFF_MAX_MS ? backoff_ms : BACKOFF_MAX_MS;
         (void)wait_socket(engine, backoff_ms);
     }
+    refit_engine_receive_end(engine);
     say_goodbye(engine);
     return NULL;
 }

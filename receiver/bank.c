@@ -148,6 +148,10 @@ static enum refit_status check_config(const struct refit_bank_config *config, st
         return refit_fail(err, REFIT_INVALID, "memory: slots are in host memory or on CUDA devices");
     if (config->memory == REFIT_ARENA_CUDA && config->engine)
         return refit_fail(err, REFIT_INVALID, "an engine that installs weights itself reads them in host memory");
+    if (config->in_engine && (config->memory != REFIT_ARENA_CUDA || config->host_staging ||
+                              config->ranks > REFIT_REMOTE_ENGINES_MAX))
+        return refit_fail(err, REFIT_INVALID, "receiving in engines: slots on devices are needed for it, and 1 to %d ranks",
+                          REFIT_REMOTE_ENGINES_MAX);
     if (config->host_staging && (config->memory != REFIT_ARENA_CUDA || config->swap != REFIT_SWAP_COPY))
         return refit_fail(err, REFIT_INVALID, "staging in host memory: slots on devices and swap mode copy are needed for it");
     return refit_bank_check_mode(config, err);
@@ -191,6 +195,7 @@ static enum refit_status create(const struct refit_bank_config *config, struct r
     bank->socket_path = strdup(config->socket_path);
     bank->layout = config->layout ? refit_layout_retain(config->layout) : NULL;
     bank->engine = config->engine;
+    bank->in_engine = config->in_engine;
     *out = bank;
     if (!bank->socket_path || bank->wake < 0)
         return refit_fail(err, REFIT_NO_MEMORY, "the bank: no descriptor or no memory left");
@@ -280,6 +285,7 @@ void refit_bank_close(struct refit_bank *bank)
         bank->readers = reader->next;
         refit_reader_destroy(reader);
     }
+    refit_bank_release_writers(bank);
     release_slots(bank);
     refit_io_close(&bank->listener);
     refit_io_close(&bank->wake);

@@ -72,12 +72,14 @@ struct refit_bank_config {
     mode_t socket_mode;          /* 0: 0660 */
     const char *state_path;      /* NULL: socket_path + ".state" */
     struct refit_layout *layout; /* NULL: the first engine that attaches declares it; retained */
+    bool in_engine;               /* with cuda: engines are asked whether they can receive by NCCL themselves */
     const struct refit_bank_engine *engine; /* borrowed, outlives the bank; NULL: engines attach */
     int64_t adopt_ms;            /* after a start with a state file that names an active version: how long slots are kept
                                   * unallocated for engines that may hand theirs back */
 };
 
 struct refit_bank;
+struct refit_remote_engine;
 
 /* Reserves capacity, binds the socket, starts the thread. REFIT_NO_MEMORY names limit and need; a device that is not there,
  * or a build without CUDA, is an error at once. *out is new. */
@@ -156,6 +158,17 @@ REFIT_MUST_CHECK enum refit_status refit_bank_rollback(struct refit_bank *bank, 
  * active. Only with an engine that installs weights itself. */
 REFIT_MUST_CHECK enum refit_status refit_bank_reinstall(struct refit_bank *bank, struct refit_deadline deadline,
                                                         struct refit_error *err);
+
+/* Engines that receive by themselves (transport/remote.h). REFIT_UNSUPPORTED: not every rank has one that can, with the
+ * rank and the reason. *version: of NCCL, the same in all. */
+REFIT_MUST_CHECK enum refit_status refit_bank_can_receive(struct refit_bank *bank, int *version, struct refit_error *err);
+/* Each rank's engine gets its end of a new socket; `engines` has room for one per rank, and is for refit_remote_open. */
+REFIT_MUST_CHECK enum refit_status refit_bank_engage(struct refit_bank *bank, const char *refit_id,
+                                                     struct refit_remote_engine *engines, struct refit_error *err);
+/* Takes them back once the endpoint is closed. REFIT_PEER: one has not said that it has stopped, so what is in `slot` is not
+ * to be trusted; it is not begun again until that engine has said so, or its process has ended. */
+REFIT_MUST_CHECK enum refit_status refit_bank_disengage(struct refit_bank *bank, uint32_t slot,
+                                                        struct refit_remote_engine *engines, struct refit_error *err);
 
 struct refit_bank_slot {
     enum refit_slot_state state;

@@ -97,14 +97,16 @@ static bool goes_before(const struct refit_slot *a, const struct refit_slot *b)
 }
 
 /* A free slot that nobody reads, else any free one, else the one retained longest; one that is kept only if there is no
- * other. */
-static uint32_t choose(const struct refit_bank *bank)
+ * other, and none that may still be written. */
+static uint32_t choose(struct refit_bank *bank)
 {
     uint32_t unused = REFIT_SLOT_NONE, oldest = REFIT_SLOT_NONE, only = refit_bank_only_choice(bank);
     if (only != REFIT_SLOT_NONE)
-        return only;
+        return refit_bank_written(bank, only) ? REFIT_SLOT_NONE : only;
     for (uint32_t i = 0; i < bank->slots; i++) {
         const struct refit_slot *s = &bank->slot[i];
+        if (refit_bank_written(bank, i))
+            continue;
         if (s->state == REFIT_SLOT_FREE && (unused == REFIT_SLOT_NONE || is_idle(bank, i)))
             unused = i;
         if (s->state == REFIT_SLOT_RETAINED && (oldest == REFIT_SLOT_NONE || goes_before(s, &bank->slot[oldest])))
@@ -169,13 +171,18 @@ static enum refit_status take_slot(struct refit_bank *bank, struct refit_deadlin
             if (!busy && !kept)
                 return REFIT_OK;
             refit_bank_tell_waiting(bank, *slot, busy, on_wait, context, &who);
-        } else if (can_begin(bank)) {
+        } else if (can_begin(bank) && !refit_bank_written(bank, REFIT_SLOT_NONE)) {
             return refit_fail(err, REFIT_CONFLICT, "no slot can be filled: all are active, filling or staged");
         }
         status = refit_bank_pause(bank, deadline, cancel, READERS_MS);
     }
     if (!refit_bank_sized(bank))
         return refit_fail(err, REFIT_BUSY, "no layout yet: no engine has attached");
+    const struct refit_bank_writer *writer = refit_bank_written(bank, REFIT_SLOT_NONE);
+    if (writer && *slot == REFIT_SLOT_NONE)
+        return refit_fail(err, status, "no slot can be filled: slot %u may still be written by the engine of rank %u (process "
+                          "%d), which does not answer; end it, or let it go on", writer->slot, writer->engine.rank,
+                          (int)writer->engine.pid);
     return pinned(status, &who, err);
 }
 

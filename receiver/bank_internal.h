@@ -11,6 +11,7 @@
 #include "memory/exchange.h"
 #include "receiver/bank.h"
 #include "receiver/state.h"
+#include "transport/remote.h"
 
 #define REFIT_CLIENT_FDS_MAX (REFIT_SLOTS_MAX + 2)
 
@@ -37,6 +38,8 @@ struct refit_reader {
     bool greeted;                       /* `attached` was sent */
     bool answered, ready;               /* to `swapping` */
     bool broken;                        /* a send failed: the thread closes the connection */
+    int nccl;                           /* version of NCCL that it can receive with; 0: it can't */
+    char unable[256];                   /* why */
 };
 
 /* A connection that has not attached yet. The bank's thread only. */
@@ -71,6 +74,12 @@ struct refit_bank_device {
     int ordinal; /* in this process */
     uint8_t uuid[16];
     uint64_t granularity;
+};
+
+/* An engine that may still write into a slot that a refit has given up. */
+struct refit_bank_writer {
+    uint32_t slot;
+    struct refit_remote_engine engine;
 };
 
 /* What the state file says about a slot. */
@@ -116,6 +125,9 @@ struct refit_bank {
     void (*on_wait)(void *context, const struct refit_bank_waiting *who); /* of the swap that runs; may be NULL */
     void *on_wait_context;
     struct refit_reader *readers;
+    bool in_engine; /* engines are asked whether they can receive */
+    struct refit_bank_writer writers[REFIT_SLOTS_MAX * REFIT_REMOTE_ENGINES_MAX];
+    size_t writer_count;
     uint64_t swaps, rollbacks, readers_died;
     int64_t last_swap_ns;
 
@@ -209,6 +221,12 @@ void refit_bank_admit(struct refit_bank *bank); /* whoever waits and can be admi
 struct refit_reader *refit_bank_attached(struct refit_bank *bank, uint32_t rank);
 /* The reader without a connection whose page this client hands back. */
 struct refit_reader *refit_bank_reader_of_page(struct refit_bank *bank, const struct refit_client *client);
+
+/* --- bank_receive.c */
+void refit_bank_on_able(struct refit_bank *bank, struct refit_reader *reader, const struct refit_attach_message *m);
+/* Who may still write into the slot (REFIT_SLOT_NONE: any), so that it can't be filled. NULL: nobody. */
+const struct refit_bank_writer *refit_bank_written(struct refit_bank *bank, uint32_t slot);
+void refit_bank_release_writers(struct refit_bank *bank);
 
 /* --- bank_begin.c */
 /* Calls `on_wait` (may be NULL) without the lock; `reader` NULL: replicas that are served. */

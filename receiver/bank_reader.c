@@ -217,7 +217,7 @@ enum refit_status refit_reader_greet(struct refit_bank *bank, struct refit_reade
 {
     struct refit_attach_message m = {.type = REFIT_ATTACH_ATTACHED, .abi = REFIT_CLAIM_ABI, .slots = bank->slots,
                                      .bytes = refit_bank_rank_bytes(bank, reader->rank), .swap = bank->swap,
-                                     .window = window_for(bank, reader)};
+                                     .window = window_for(bank, reader), .receive = bank->in_engine};
     int fds[REFIT_CLIENT_FDS_MAX] = {reader->claim_fd};
     size_t count = 1;
     refit_bank_describe_device(bank, reader->rank, &m.device);

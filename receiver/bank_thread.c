@@ -92,6 +92,8 @@ void refit_client_becomes(struct refit_bank *bank, struct refit_client *client, 
     reader->broken = reader->greeted = false;
     reader->window = client->attach.returning ? client->attach.window : REFIT_SLOT_NONE;
     reader->moving = 0;
+    reader->nccl = 0;
+    reader->unable[0] = '\0';
     memcpy(reader->label, client->attach.label, sizeof reader->label);
     client->sock = client->pidfd = -1;
     client->gone = true;
@@ -230,6 +232,8 @@ static void reader_message(struct refit_bank *bank, struct refit_reader *reader)
         on_ready(bank, reader, &m);
     else if (m.type == REFIT_ATTACH_MOVED)
         refit_bank_on_moved(bank, reader, &m);
+    else if (m.type == REFIT_ATTACH_ABLE && bank->in_engine)
+        refit_bank_on_able(bank, reader, &m);
     else if (m.type == REFIT_ATTACH_DETACH)
         drop_reader(bank, reader, false);
     else

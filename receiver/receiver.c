@@ -55,11 +55,32 @@ const char *refit_receiver_instance(const struct refit_receiver *receiver)
     return receiver->instance;
 }
 
+/* Engines receive: offered while all of them can. A holder has a connection for each. */
+static enum refit_status engines_card(struct refit_receiver *receiver, json_t **out, struct refit_error *err)
+{
+    int version;
+    json_t *card;
+    enum refit_status status = refit_bank_can_receive(receiver->bank, &version, err);
+    if (status == REFIT_OK)
+        status = refit_listener_card(receiver->listener, refit_transport_nccl.name, &card, err);
+    if (status != REFIT_OK)
+        return status;
+    if (json_object_set_new(card, "version", json_integer(version)) != 0 ||
+        json_object_set_new(card, "engines", json_integer(receiver->config.bank.ranks)) != 0) {
+        json_decref(card);
+        return refit_fail_alloc(err, "a card", REFIT_CARD_MAX);
+    }
+    *out = card;
+    return REFIT_OK;
+}
+
 enum refit_status refit_receiver_card(struct refit_receiver *receiver, const char *transport, json_t **out,
                                       struct refit_error *err)
 {
     if (!refit_transport_find(transport))
         return refit_fail(err, REFIT_UNSUPPORTED, "transport '%s' is not known; use tcp, local or nccl", transport);
+    if (receiver->config.bank.in_engine && strcmp(transport, refit_transport_nccl.name) == 0)
+        return engines_card(receiver, out, err);
     return refit_listener_card(receiver->listener, transport, out, err);
 }
 

@@ -37,7 +37,7 @@ static void set_paths(struct refit_dial *dial, const struct refit_relay_config *
 {
     struct refit_fleet *fleet = config->fleet;
     struct refit_member member = refit_fleet_member(fleet, index);
-    if (member.nccl && on_devices(config))
+    if (member.nccl && config->nccl && on_devices(config))
         dial->path[dial->paths++] = (struct refit_dial_path){&refit_transport_nccl, member.nccl};
     if (member.local && refit_fleet_same_domain(fleet, index))
         dial->path[dial->paths++] = (struct refit_dial_path){&refit_transport_local, member.local};

@@ -19,6 +19,7 @@ struct refit_relay_config {
     struct refit_tls *tls;             /* borrowed; as in refit_endpoint_config */
     uint64_t rate_bytes_per_s;         /* of all together; 0: unlimited */
     int nice;
+    bool nccl; /* may be used here */
     bool verify;
     struct refit_deadline deadline;
     void (*on_done)(void *context);    /* no member is left to serve; any thread, no lock held */

@@ -33,6 +33,7 @@ struct refit_session {
     /* under the receiver's lock */
     struct refit_error why;          /* of cancel */
     bool superseded;
+    bool tainted; /* an engine may still write into its slot: the error of its steps says which */
     bool commit_asked;
     enum refit_phase phase, failed_in;
     struct refit_error error;

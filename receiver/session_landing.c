@@ -7,6 +7,8 @@
 #include "memory/ops.h"
 #include "receiver/receiver_internal.h"
 
+#define ENGINES_MS 20000 /* to map a slot and to make a plan of it */
+
 static struct refit_arena *const *arenas_of(const struct refit_landing *landing)
 {
     return refit_bank_arenas(landing->config.session->receiver->bank, landing->config.slot);
@@ -41,12 +43,27 @@ static struct refit_endpoint_config endpoint_config(const struct refit_landing *
     return endpoint;
 }
 
+/* Of nccl, where engines receive. */
+static enum refit_status open_engines(struct refit_landing *landing, const struct refit_endpoint_config *config,
+                                      struct refit_endpoint **out, struct refit_error *err)
+{
+    struct refit_session *session = landing->config.session;
+    struct refit_deadline deadline = refit_deadline_earlier(session->deadline, refit_deadline_in_ms(ENGINES_MS));
+    enum refit_status status = refit_bank_engage(session->receiver->bank, session->id, landing->engines, err);
+    landing->engaged = status == REFIT_OK;
+    return status == REFIT_OK ? refit_remote_open(config, landing->engines, config->arena_count, deadline, &session->cancel,
+                                                  out, err)
+                              : status;
+}
+
 static enum refit_status open_path(struct refit_landing *landing, const struct refit_transport *transport,
                                    struct refit_error *err)
 {
     struct refit_endpoint_config config = endpoint_config(landing);
     struct refit_path path = {.transport = transport};
-    enum refit_status status = transport->open(&config, &path.endpoint, err);
+    bool in_engine = landing->config.session->receiver->config.bank.in_engine && transport == &refit_transport_nccl;
+    enum refit_status status = in_engine ? open_engines(landing, &config, &path.endpoint, err)
+                                         : transport->open(&config, &path.endpoint, err);
     if (status == REFIT_OK)
         landing->path[landing->paths++] = path;
     return status;
@@ -75,7 +92,7 @@ static enum refit_status open_paths(struct refit_landing *landing, struct refit_
     for (const struct refit_transport *const *t = refit_transports(); request->fleet && *t && status == REFIT_OK; t++) {
         json_t *card;
         if (*t == first || landing->paths == REFIT_PATHS_MAX ||
-            refit_listener_card(landing->config.session->receiver->listener, (*t)->name, &card, NULL) != REFIT_OK)
+            refit_receiver_card(landing->config.session->receiver, (*t)->name, &card, NULL) != REFIT_OK)
             continue;
         json_decref(card);
         status = open_path(landing, *t, err);
@@ -195,6 +212,7 @@ static enum refit_status start_relay(struct refit_landing *landing, struct refit
         .nice = receiver->nice,
         .verify = receiver->verify,
         .deadline = session->deadline,
+        .nccl = !receiver->bank.in_engine,
         .on_done = on_served,
         .context = session->receiver,
     };
@@ -268,6 +286,11 @@ void refit_landing_close(struct refit_landing *landing)
     }
     refit_inbox_destroy(landing->inbox);
     landing->inbox = NULL;
+    if (!landing->engaged)
+        return;
+    landing->engaged = false;
+    landing->tainted = refit_bank_disengage(landing->config.session->receiver->bank, landing->config.slot,
+                                            landing->engines, &landing->taint) != REFIT_OK;
 }
 
 bool refit_landing_serves(const struct refit_landing *landing)

@@ -8,6 +8,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "receiver/session_transfer.h"
+#include "transport/remote.h"
 
 struct refit_landing_config {
     struct refit_session *session;
@@ -26,6 +27,10 @@ struct refit_landing {
     struct refit_path path[REFIT_PATHS_MAX];
     size_t paths;
     struct refit_relay *relay; /* NULL: no other members */
+    bool engaged; /* engines receive */
+    struct refit_remote_engine engines[REFIT_REMOTE_ENGINES_MAX];
+    bool tainted; /* after close: one may still write into the slot, */
+    struct refit_error taint; /* as this says */
 };
 
 /* Opens the endpoints, fills what is constant, starts to serve others. Zeroed before but for `landed`; leave also

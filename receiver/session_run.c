@@ -247,7 +247,10 @@ static enum refit_status transfer(struct work *work, struct refit_error *err)
         status = bring_in(work, err);
     /* At once: nothing may write into the slot after it was verified. */
     refit_landing_close(&work->landing);
-    return status;
+    if (!work->landing.tainted)
+        return status;
+    work->session->tainted = true;
+    return refit_fail(err, work->landing.taint.status, "%s", work->landing.taint.text);
 }
 
 static enum refit_status check_digest(struct work *work, const char *digest, struct refit_error *err)
@@ -381,7 +384,7 @@ static enum refit_status run_steps(struct work *work, struct refit_error *err)
 static void leave_remains(struct work *work, enum refit_status why)
 {
     struct refit_landing *landing = &work->landing;
-    if (!landing->landed || work->checkpoint || work->mask || why == REFIT_OK || why == REFIT_CORRUPT)
+    if (!landing->landed || work->checkpoint || work->mask || landing->tainted || why == REFIT_OK || why == REFIT_CORRUPT)
         return;
     struct refit_remains remains = {.version = work->session->request.version, .slot = work->slot,
                                     .plan = refit_plan_retain(work->plan),
@@ -448,7 +451,7 @@ static void record_abort(struct refit_session *session, const struct refit_error
     session->failed_in = session->phase;
     if (cancelled && session->phase == REFIT_PHASE_WAITING_FOR_READERS)
         name_the_pin(session);
-    if (cancelled && session->phase == REFIT_PHASE_PREPARE)
+    if (cancelled && (session->phase == REFIT_PHASE_PREPARE || session->tainted))
         name_the_engine(session, error);
     refit_session_set_phase(session, REFIT_PHASE_ABORTED);
     receiver->aborted++;

@@ -46,12 +46,13 @@ static json_t *serve_body(const struct refit_replica *replica, size_t number, co
                      (json_int_t)refit_deadline_left_ms(replica->lead->publish.deadline));
 }
 
-/* Both have their slots on GPUs, and one NCCL. */
+/* Both have their slots on GPUs, and one NCCL. A server whose engines receive has it in them, and reads slots itself. */
 static bool nccl_between(const struct refit_replica *server, const struct refit_replica *replica)
 {
-    const json_t *from = json_object_get(json_object_get(server->cards, "nccl"), "version");
+    const json_t *card = json_object_get(server->cards, "nccl");
+    const json_t *from = json_object_get(card, "version");
     const json_t *to = json_object_get(json_object_get(replica->cards, "nccl"), "version");
-    return json_is_integer(from) && json_equal(from, to);
+    return json_is_integer(from) && json_equal(from, to) && !json_object_get(card, "engines");
 }
 
 /* From GPU to GPU; or both on one host, and reachable so. */

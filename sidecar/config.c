@@ -81,8 +81,9 @@ const struct refit_config_option refit_config_options[] = {
     {"staging", ONE_OF, AT(staging), "device", 0, 0, "device|host",
      "where slots on a GPU wait for their swap: device; host, where two copies do not fit (with --swap copy)"},
     {"receive", ONE_OF, AT(receive), "staged", 0, 0, "staged|in-engine|sidecar",
-     "how bytes come into slots on a GPU: staged (through host memory, by copy engines); sidecar (experimental: from trainers' "
-     "GPUs, too, by NCCL in refitd, which then shares the GPU's computing with the engine)"},
+     "how bytes come into slots on a GPU: staged (through host memory, by copy engines); in-engine (from trainers' GPUs, too, by "
+     "NCCL in the engines' processes); sidecar (experimental: by NCCL in refitd, which then shares the GPU's computing with the "
+     "engine)"},
     {"protection", ONE_OF, AT(protection), "uid", 0, 0, "uid|seal",
      "how slots are kept from being written: uid (the engine has another uid) or seal"},
     {"swap", ONE_OF, AT(swap), "pointer", 0, 0, "pointer|copy|remap|in-place",

@@ -10,6 +10,7 @@
 #include "receiver/bank.h"
 #include "sidecar/config.h"
 #include "sidecar/config_value.h"
+#include "transport/remote.h"
 
 #define DEVICE_MAX 1023
 
@@ -74,6 +75,24 @@ enum refit_status refit_config_read_memory(const struct refit_config *config, st
     return status == REFIT_OK ? check_others(config, err) : status;
 }
 
+static enum refit_status check_receive(const struct refit_config *config, const struct refit_config_memory *memory,
+                                       struct refit_error *err)
+{
+    bool in_engine = config->receive == REFIT_RECEIVE_IN_ENGINE;
+    const char *option = in_engine ? "--receive in-engine" : "--receive sidecar";
+    if (!memory->cuda)
+        return refit_fail(err, REFIT_INVALID, "%s: is for slots on GPUs; --memory cuda is needed beside it", option);
+    if (config->staging == REFIT_STAGING_HOST)
+        return refit_fail(err, REFIT_INVALID, "%s: NCCL needs slots on the GPU to land in; not with --staging host", option);
+    if (config->data_tls == REFIT_DATA_TLS_ON)
+        return refit_fail(err, REFIT_INVALID, "%s: --data-tls on demands TLS for bulk bytes, and NCCL does not encrypt",
+                          option);
+    if (in_engine && config->ranks > REFIT_REMOTE_ENGINES_MAX)
+        return refit_fail(err, REFIT_INVALID, "%s: 1 to %d ranks can, found --ranks %" PRIu64, option,
+                          REFIT_REMOTE_ENGINES_MAX, config->ranks);
+    return REFIT_OK;
+}
+
 enum refit_status refit_config_check_memory(const struct refit_config *config, struct refit_error *err)
 {
     struct refit_config_memory memory;
@@ -82,15 +101,5 @@ enum refit_status refit_config_check_memory(const struct refit_config *config, s
         return status;
     if (config->staging == REFIT_STAGING_HOST && (!memory.cuda || config->swap != REFIT_SWAP_COPY))
         return refit_fail(err, REFIT_INVALID, "--staging host: --memory cuda and --swap copy are needed beside it");
-    if (config->staging == REFIT_STAGING_HOST && config->receive == REFIT_RECEIVE_SIDECAR)
-        return refit_fail(err, REFIT_INVALID, "--receive sidecar: NCCL needs slots on the GPU to land in; not with "
-                          "--staging host");
-    if (config->receive == REFIT_RECEIVE_IN_ENGINE)
-        return refit_fail(err, REFIT_INVALID, "--receive in-engine: is not there in this release; use staged");
-    if (config->receive == REFIT_RECEIVE_SIDECAR && !memory.cuda)
-        return refit_fail(err, REFIT_INVALID, "--receive sidecar: is for slots on GPUs; --memory cuda is needed beside it");
-    if (config->receive == REFIT_RECEIVE_SIDECAR && config->data_tls == REFIT_DATA_TLS_ON)
-        return refit_fail(err, REFIT_INVALID, "--receive sidecar: --data-tls on demands TLS for bulk bytes, and NCCL does "
-                          "not encrypt");
-    return REFIT_OK;
+    return config->receive == REFIT_RECEIVE_STAGED ? REFIT_OK : check_receive(config, &memory, err);
 }

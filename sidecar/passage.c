@@ -157,7 +157,8 @@ static void run_open(struct refit_job *job)
     config.bank.memory = memory.cuda ? REFIT_ARENA_CUDA : REFIT_ARENA_HOST;
     config.bank.devices = memory.devices;
     config.bank.host_staging = passage->sidecar->config->staging == REFIT_STAGING_HOST;
-    config.listener.nccl = passage->sidecar->config->receive == REFIT_RECEIVE_SIDECAR;
+    config.listener.nccl = passage->sidecar->config->receive != REFIT_RECEIVE_STAGED;
+    config.listener.nccl_elsewhere = config.bank.in_engine = passage->sidecar->config->receive == REFIT_RECEIVE_IN_ENGINE;
     passage->status = refit_receiver_open(&config, &passage->receiver, &passage->err);
     if (passage->status == REFIT_OK)
         tell_of_nccl(passage->sidecar->config, passage->receiver);

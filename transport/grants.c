@@ -200,6 +200,8 @@ void refit_grants_end(struct refit_grants *grants, struct refit_peer *peer, stru
 void refit_grants_landed(struct refit_grants *grants, struct refit_grant grant, const struct refit_segments *segments)
 {
     const struct refit_endpoint_config *config = grants->config;
+    if (config->on_landed)
+        config->on_landed(config->on_landed_context, grant.edge, grant.batch, segments);
     bool first = config->landed ? refit_landed_mark(config->landed, grant.edge, grant.batch)
                                 : refit_batch_set_add(grants->landed, grant.edge, grant.batch);
     if (first && config->tally && config->verify)

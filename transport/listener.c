@@ -163,6 +163,13 @@ static enum refit_status admit(struct refit_listener *listener, struct pending *
     return status;
 }
 
+enum refit_status refit_listener_hand_over(struct refit_listener *listener, const struct refit_greeting *greeting,
+                                           uint8_t *edges, const struct refit_stream *stream, struct refit_error *err)
+{
+    struct pending p = {.stream = *stream, .greeting = *greeting, .edges.data = edges};
+    return admit(listener, &p, err);
+}
+
 /* REFIT_BUSY: more bytes are due, or the endpoint. */
 static enum refit_status prove_token(struct refit_listener *listener, struct pending *p, struct refit_error *err)
 {
@@ -469,6 +476,7 @@ static enum refit_status copy_config(struct refit_listener *listener, const stru
         .tls = config->tls,
         .tls_name = listener->tls_name,
         .nccl = config->nccl,
+        .nccl_elsewhere = config->nccl_elsewhere,
         .connections_max = config->connections_max ? config->connections_max : CONNECTIONS_MAX,
     };
     return REFIT_OK;
@@ -541,18 +549,19 @@ static enum refit_status check_plain(const struct refit_listener *listener, stru
 /* The version, so that one that differs is known before anybody dials. */
 static enum refit_status nccl_card(const struct refit_listener *listener, json_t **out, struct refit_error *err)
 {
-    int version;
+    int version = 0;
+    bool here = !listener->config.nccl_elsewhere;
     enum refit_status status = check_plain(listener, err);
-    if (status == REFIT_OK)
+    if (status == REFIT_OK && here)
         status = refit_nccl_version(&version, err);
     if (status != REFIT_OK)
         return status;
     *out = tcp_card(listener, "nccl");
-    if (*out && json_object_set_new(*out, "version", json_integer(version)) != 0) {
+    if (*out && here && json_object_set_new(*out, "version", json_integer(version)) != 0) {
         json_decref(*out);
         *out = NULL;
     }
-    const char *reshard = refit_nccl_reshard_id();
+    const char *reshard = here ? refit_nccl_reshard_id() : NULL;
     if (*out && reshard && json_object_set_new(*out, "reshard", json_string(reshard)) != 0) {
         json_decref(*out);
         *out = NULL;

@@ -26,6 +26,11 @@ REFIT_MUST_CHECK enum refit_status refit_listener_register(struct refit_listener
                                                            struct refit_error *err);
 /* After it returns `admit` is not running and will not run. */
 void refit_listener_unregister(struct refit_listener *listener, struct refit_gate *gate);
+/* A connection whose greeting was read, and whose token was proven, by another process: to the endpoint of its refit. On
+ * REFIT_OK that has taken what `stream` holds. Any thread. */
+REFIT_MUST_CHECK enum refit_status refit_listener_hand_over(struct refit_listener *listener,
+                                                            const struct refit_greeting *greeting, uint8_t *edges,
+                                                            const struct refit_stream *stream, struct refit_error *err);
 /* An admitted connection has been closed. */
 void refit_listener_forget(struct refit_listener *listener);
 

@@ -465,7 +465,7 @@ static bool is_possible(const struct refit_nccl_receiver *receiver)
 
 enum refit_status refit_nccl_reshard_open(struct refit_nccl_receiver *receiver, struct refit_error *err)
 {
-    if (!is_possible(receiver))
+    if (receiver->base.base.config.partial || !is_possible(receiver)) /* a collective over some of the ranks */
         return REFIT_OK;
     struct refit_nccl_reshard *reshard = calloc(1, sizeof *reshard);
     if (!reshard)

@@ -26,10 +26,10 @@ static struct refit_arena *arena_of(const struct refit_endpoint_config *receiver
 bool refit_places_bound(const struct refit_endpoint_config *receiver, const struct refit_edge *edge)
 {
     struct refit_group group = refit_plan_group(receiver->plan, REFIT_DESTINATION, edge->destination_group);
+    uint32_t bound = 0;
     for (uint32_t i = 0; i < group.count; i++)
-        if (!arena_of(receiver, group.ranks[i]))
-            return false;
-    return true;
+        bound += arena_of(receiver, group.ranks[i]) != NULL;
+    return receiver->partial ? bound > 0 : bound == group.count;
 }
 
 enum refit_status refit_places_of(struct refit_places *places, const struct refit_endpoint_config *receiver,
@@ -47,6 +47,8 @@ enum refit_status refit_places_of(struct refit_places *places, const struct refi
     places->count = 1;
     for (uint32_t i = 0; i < group.count; i++) {
         uint32_t rank = group.ranks[i];
+        if (receiver->partial && !arena_of(receiver, rank))
+            continue;
         places->items[rank == landing ? 0 : places->count++] = (struct refit_place){
             .arena = arena_of(receiver, rank), .walk = refit_walk_batch(receiver->plan, edge, batch, rank)};
     }

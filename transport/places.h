@@ -23,7 +23,7 @@ struct refit_places {
 
 void refit_places_init(struct refit_places *places);
 void refit_places_release(struct refit_places *places);
-/* Every rank of the edge's group has an arena. */
+/* Every rank of the edge's group has an arena; of a partial receiver one of them. */
 bool refit_places_bound(const struct refit_endpoint_config *receiver, const struct refit_edge *edge);
 /* `edge` is one of the receiver's plan, and bound. */
 REFIT_MUST_CHECK enum refit_status refit_places_of(struct refit_places *places,

@@ -22,7 +22,7 @@
  * abort() is bounded (REFIT_ABORT_MS), and after it returns no byte of any arena is read or written by the endpoint.
  * Each batch that was granted completes exactly once: when drop() or abort() returns, those it ended have completed.
  * Endpoints are independent: one endpoint per refit and side. Functions of one endpoint are called from one thread at
- * a time, except abort, which any thread may call.
+ * a time, except abort, look and stats, which any thread may call.
  */
 #ifndef REFIT_TRANSPORT_TRANSPORT_H
 #define REFIT_TRANSPORT_TRANSPORT_H
@@ -32,6 +32,7 @@
 #include "layouts/plan.h"
 #include "layouts/tally.h"
 #include "memory/arena.h"
+#include "memory/ops.h"
 #include "transport/inbox.h"
 #include "transport/landed.h"
 
@@ -82,6 +83,12 @@ struct refit_endpoint_config {
     uint64_t rate_bytes_per_s;         /* 0: unlimited; of the whole endpoint */
     int nice;                          /* of the bulk threads */
     uint32_t patience_ms;              /* nccl: how long a communicator or a group may take; 0: 20 s */
+    /* Receiver over nccl: arenas that are NULL are filled by others. Only batches that land where there is one are
+     * posted, and no copies are made for ranks without. */
+    bool partial;
+    /* Receiver: called for each batch that has landed, before its completion, by a thread of the endpoint; may be NULL. */
+    void (*on_landed)(void *context, const struct refit_edge *edge, uint32_t batch, const struct refit_segments *segments);
+    void *on_landed_context;
 };
 
 struct refit_endpoint_stats {
@@ -173,6 +180,7 @@ struct refit_listener_config {
     const char *tls_name;     /* put in cards: the name that holders must find in our certificate; NULL: the address */
     const char *local_path;   /* Unix socket path for `local`; NULL: none */
     bool nccl;                /* over the same port, `nccl` may be offered: the memory to land in is the GPUs' */
+    bool nccl_elsewhere;      /* and NCCL is in other processes (remote.h), which know its version: cards are without */
     unsigned connections_max; /* 0: 4096 */
 };
 REFIT_MUST_CHECK enum refit_status refit_listener_start(const struct refit_listener_config *config,

@@ -164,7 +164,13 @@ static void slots_may_be_on_devices(void **state)
     assert_error(LOAD("--memory", "cuda:0,1,2", "--ranks", "2"), "names 3 devices for --ranks 2");
     assert_error(LOAD("--memory", "cuda", "--protection", "seal"), "CUDA has no seals");
     assert_error(LOAD("--memory", "cuda", "--engine", "vllm=http://127.0.0.1:8000", "--layout", "x"), "host memory");
-    assert_error(LOAD("--receive", "in-engine"), "is not there in this release");
+    assert_error(LOAD("--receive", "in-engine"), "--receive in-engine: is for slots on GPUs; --memory cuda is needed beside it");
+    assert_int_equal(LOAD("--receive", "in-engine", "--memory", "cuda", "--ranks", "16"), REFIT_OK);
+    assert_error(LOAD("--receive", "in-engine", "--memory", "cuda", "--ranks", "17"), "1 to 16 ranks can, found --ranks 17");
+    assert_error(LOAD("--staging", "host", "--swap", "copy", "--memory", "cuda", "--receive", "in-engine"), "not with --staging host");
+    assert_error(LOAD("--memory", "cuda", "--receive", "in-engine", "--data-tls", "on", "--data-tls-cert", "c",
+                      "--data-tls-key", "k"),
+                 "NCCL does not encrypt");
     assert_error(LOAD("--staging", "host", "--memory", "cuda"), "--swap copy are needed beside it");
     assert_error(LOAD("--staging", "host", "--swap", "copy"), "--memory cuda");
     assert_int_equal(LOAD("--staging", "host", "--swap", "copy", "--memory", "cuda"), REFIT_OK);

@@ -28,7 +28,7 @@ def environment(**names):
         del os.environ[name]
 
 
-class Gpu(SystemTest):
+class Devices(SystemTest):
     def gpu(self, name, ranks=2, *options, reader_options=()):
         """A replica on devices; `control` is a file through which its refitd's device is told to fail or to stop."""
         control = self.path(name + ".control")
@@ -58,6 +58,18 @@ class Gpu(SystemTest):
                 self.assertEqual(reader.end(), 0)
             self.assertEqual(replica.refitd.end(), 0)
 
+    def wait_weights(self, replica, wanted):
+        for _ in range(3000):
+            weights = replica.weights()
+            if wanted(weights):
+                return weights
+            replica.readers[0].changed.acquire()
+            replica.readers[0].changed.wait(0.01)
+            replica.readers[0].changed.release()
+        self.fail(f"not there: {weights}")
+
+
+class Gpu(Devices):
     def test_versions_arrive_whole_over_both_transports_and_roll_back(self):
         replica, host = self.gpu("gpu"), self.replica("host", engine_layout(1))
         for version, transport in ((1, "tcp"), (2, "local"), (3, "tcp"), (4, "local")):
@@ -112,16 +124,6 @@ class Gpu(SystemTest):
 
     def succeeds_without_readers(self, replica, version):
         self.assertTrue(self.publish(source_layout(), [version], [replica])[0].startswith(f"ok {version} "))
-
-    def wait_weights(self, replica, wanted):
-        for _ in range(3000):
-            weights = replica.weights()
-            if wanted(weights):
-                return weights
-            replica.readers[0].changed.acquire()
-            replica.readers[0].changed.wait(0.01)
-            replica.readers[0].changed.release()
-        self.fail(f"not there: {weights}")
 
     def test_swap_modes_keep_addresses_on_a_device(self):
         for mode in ("copy", "remap", "in-place"):

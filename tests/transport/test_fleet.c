@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Holders beyond the trainer's ranks: relays, chains of them, replicas as sources, many holders at one endpoint; over
- * both transports of the host; and with REFIT_TEST_DEVICES once more, over nccl.
+ * both transports of the host; and with REFIT_TEST_DEVICES once more, over nccl, and with REFIT_TEST_IN_ENGINE by engines.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,10 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "memory/slot.h"
+#include "tests/transport/engines.h"
 #include "tests/transport/pull.h"
 
 #define RELAY 40 /* the relay's number at its receivers */
@@ -59,6 +61,17 @@ static void site_close(struct site *site)
     world_close(&site->world);
 }
 
+/* Where engines receive, that a holder has connected is known a moment later. */
+static void post_to(const struct refit_transport *transport, struct refit_endpoint *receiver, uint32_t holder,
+                    const struct refit_edge *edge, uint32_t batch)
+{
+    struct refit_error err;
+    enum refit_status status;
+    while ((status = transport->post(receiver, holder, edge, batch, &err)) == REFIT_NOT_FOUND)
+        usleep(1000);
+    must(status, &err);
+}
+
 static struct refit_endpoint *connect_to(struct site *site, const struct refit_endpoint_config *config)
 {
     struct refit_error err;
@@ -101,7 +114,7 @@ static void a_chain(const struct refit_transport *transport, const char *source,
     struct refit_error err;
     size_t count;
     const struct refit_edge *edges = refit_plan_edges(c.world.plan, &count);
-    must(transport->post(c.receiver, RELAY, &edges[0], 0, &err), &err);
+    post_to(transport, c.receiver, RELAY, &edges[0], 0);
     struct pull pull = pull_all(transport, a.receiver, &a.world, 0);
     assert_int_equal(pull.ok, plan_batches(a.world.plan));
     pull = pull_from(transport, b.receiver, &b.world, RELAY);
@@ -154,7 +167,7 @@ static unsigned pump_once(struct pump *pump)
         struct refit_group group = refit_plan_group(site->world.plan, REFIT_SOURCE, edge->source_group);
         uint32_t holder = pump->holder < 0 ? group.ranks[pump->batch % group.count] : (uint32_t)pump->holder;
         enum refit_status status = site->transport->post(site->receiver, holder, edge, pump->batch, &err);
-        if (status == REFIT_BUSY)
+        if (status == REFIT_BUSY || (status == REFIT_NOT_FOUND && engines_wanted()))
             break;
         must(status, &err);
         if (++pump->batch == edge->batches) {
@@ -214,7 +227,6 @@ static void a_relay_holds_what_has_not_landed_and_serves_what_has(void **state)
     for (int i = 0; i < transports; i++) {
         struct site a, b;
         struct refit_endpoint *sources[WORLD_RANKS_MAX];
-        struct refit_error err;
         struct refit_transfer_completion done;
         site_open(&a, both[i], world_rows_source, world_rows_destination, 1);
         site_open(&b, both[i], world_rows_source, world_rows_destination, 1);
@@ -222,8 +234,8 @@ static void a_relay_holds_what_has_not_landed_and_serves_what_has(void **state)
         struct refit_endpoint_config config = world_relay(&a.world, &b.world, RELAY, 1);
         struct refit_endpoint *relay = connect_to(&b, &config);
         const struct refit_edge *edge = world_edge(&b.world, 1, 1);
-        must(both[i]->post(b.receiver, RELAY, edge, 0, &err), &err);
-        must(both[i]->post(b.receiver, RELAY, edge, 1, &err), &err);
+        post_to(both[i], b.receiver, RELAY, edge, 0);
+        post_to(both[i], b.receiver, RELAY, edge, 1);
         /* Signs of life while it has nothing to send. */
         struct refit_holder_state first, now;
         both[i]->look(b.receiver, RELAY, &first);
@@ -234,11 +246,11 @@ static void a_relay_holds_what_has_not_landed_and_serves_what_has(void **state)
             assert_int_equal(refit_inbox_take(b.world.inbox, &done, 1, refit_deadline_in_ms(5)), 0);
             both[i]->look(b.receiver, RELAY, &now);
         } while (now.heard_ns < first.heard_ns + 3 * REFIT_ALIVE_MS * INT64_C(1000000));
-        must(both[i]->post(a.receiver, 1, world_edge(&a.world, 1, 1), 1, &err), &err);
+        post_to(both[i], a.receiver, 1, world_edge(&a.world, 1, 1), 1);
         assert_int_equal(world_completion(&a.world).status, REFIT_OK);
         done = world_completion(&b.world);
         assert_true(done.status == REFIT_OK && done.batch == 1 && done.edge == edge->digest && done.holder == RELAY);
-        must(both[i]->post(a.receiver, 1, world_edge(&a.world, 1, 1), 0, &err), &err);
+        post_to(both[i], a.receiver, 1, world_edge(&a.world, 1, 1), 0);
         assert_int_equal(world_completion(&b.world).batch, 0);
         both[i]->look(b.receiver, RELAY, &now);
         assert_int_equal(now.owed, 0);
@@ -369,7 +381,7 @@ static void a_plan_of_some_tensors_is_served(void **state)
         const struct refit_edge *edges = refit_plan_edges(theirs, &count);
         assert_true(count > 0);
         for (size_t e = 0; e < count; e++) {
-            must(both[i]->post(receiver, 0, refit_plan_edge(ours, edges[e].digest), 0, &err), &err);
+            post_to(both[i], receiver, 0, refit_plan_edge(ours, edges[e].digest), 0);
             assert_int_equal(world_completion(&world).status, REFIT_OK);
         }
         struct refit_endpoint_stats stats;
@@ -492,7 +504,7 @@ static int over_nccl(void)
         cmocka_unit_test(a_plan_of_some_tensors_is_served),
         cmocka_unit_test(thirty_two_holders_share_one_endpoint),
     };
-    both[0] = &refit_transport_nccl;
+    both[0] = engines_or_nccl();
     transports = 1;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,10 +15,11 @@
 
 #include "memory/ops.h"
 #include "tests/layouts/random_layout.h"
+#include "tests/transport/engines.h"
 #include "tests/transport/pull.h"
 #include "tests/transport/standins.h"
 
-static const struct refit_transport *const nccl = &refit_transport_nccl;
+static const struct refit_transport *nccl; /* or engines that receive by it: set by main */
 
 static void must(enum refit_status status, const struct refit_error *err)
 {
@@ -344,6 +345,7 @@ static void a_holder_that_dials_before_the_endpoint_is_open_waits_for_it(void **
     world_open(&world, tiny_source, tiny_destination, WORLD_DEVICE);
     struct refit_listener *listener = listener_open(directory);
     must(refit_listener_card(listener, "nccl", &card, &err), &err);
+    engines_in_card(card, world.destinations);
     struct early early = {.card = card};
     struct refit_endpoint_config config = world_holder(&world, 0, 1);
     must(nccl->open(&config, &early.holder, &err), &err);
@@ -370,6 +372,7 @@ static void a_holder_that_dials_before_the_endpoint_is_open_waits_for_it(void **
 
 int main(void)
 {
+    nccl = engines_or_nccl();
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(rows_become_columns_and_columns_rows),

@@ -18,6 +18,7 @@
 #include <cmocka.h>
 
 #include "base/io.h"
+#include "tests/transport/engines.h"
 #include "tests/transport/pull.h"
 #include "tests/transport/standins.h"
 
@@ -30,7 +31,7 @@
 #define BATCHES_MAX 256
 #define DEVICE_BYTES ((size_t)1 << 30)
 
-static const struct refit_transport *const nccl = &refit_transport_nccl;
+static const struct refit_transport *nccl; /* or engines that receive by it: set by main */
 static uint32_t patience_ms; /* of endpoints that are opened */
 
 /* Rank 0 of the source alone sends its edge to rank 0: 70 batches, unpacked at the receiver. */
@@ -76,6 +77,18 @@ static enum refit_status open_receiver(struct side *side, struct refit_error *er
     return nccl->open(&config, &side->receiver, err);
 }
 
+/* Where engines receive, that a holder has connected is known a moment later. */
+static enum refit_status until_seen(struct side *side, struct refit_error *err)
+{
+    struct refit_holder_state seen = {.connected = !side->receiver};
+    enum refit_status status = REFIT_TIMEOUT;
+    while (!seen.connected && status == REFIT_TIMEOUT) {
+        nccl->look(side->receiver, 0, &seen);
+        status = seen.connected ? REFIT_OK : nccl->wait_done(side->holder, refit_deadline_in_ms(1), err);
+    }
+    return seen.connected ? REFIT_OK : status;
+}
+
 static enum refit_status open_holder(struct side *side, struct refit_error *err)
 {
     struct refit_endpoint_config config = world_holder(&side->world, 0, 1);
@@ -84,6 +97,8 @@ static enum refit_status open_holder(struct side *side, struct refit_error *err)
     if (status != REFIT_OK)
         return status;
     status = nccl->connect(side->holder, side->card, refit_deadline_in_ms(PULL_MS), err);
+    if (status == REFIT_OK)
+        status = until_seen(side, err);
     if (status == REFIT_OK)
         return status;
     nccl->close(side->holder);
@@ -98,6 +113,7 @@ static void side_open(struct side *side)
     world_open(&side->world, world_rows_source, world_rows_destination, WORLD_DEVICE);
     side->listener = listener_open(side->directory);
     must(refit_listener_card(side->listener, "nccl", &side->card, &err), &err);
+    engines_in_card(side->card, side->world.destinations);
     side->edge = world_edge(&side->world, 0, 0);
 }
 
@@ -563,6 +579,7 @@ static void a_peer_that_is_stopped_in_a_group_is_dropped_and_does_not_delay_abor
 
 int main(void)
 {
+    nccl = engines_or_nccl();
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(a_peer_that_dies_in_a_group_ends_its_batches_and_another_takes_over),

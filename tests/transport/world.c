@@ -220,8 +220,9 @@ static void open_allocation(const struct refit_layout *layout, uint32_t number, 
 static void open_device_slot(int device, struct world_rank *rank)
 {
     struct refit_error err;
-    must(refit_cuda_slot_create(device, rank->size, &rank->arena, &err), &err);
-    rank->address = refit_arena_device_address(rank->arena, 0, rank->size);
+    uint64_t bytes = rank->size > 0 ? rank->size : 1;
+    must(refit_cuda_slot_create(device, bytes, &rank->arena, &err), &err);
+    rank->address = refit_arena_device_address(rank->arena, 0, bytes);
 }
 
 static void open_device_rank(const struct refit_layout *layout, uint32_t number, bool slot, int guard,
@@ -231,7 +232,7 @@ static void open_device_rank(const struct refit_layout *layout, uint32_t number,
     rank->fd = -1;
     rank->on_device = true;
     rank->size = refit_layout_arena_bytes(layout, number);
-    if (slot && rank->size > 0)
+    if (slot)
         open_device_slot(device, rank);
     else
         open_allocation(layout, number, device, rank);
