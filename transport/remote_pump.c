@@ -76,6 +76,16 @@ static uint32_t holder_at(struct refit_remote_executor *executor, size_t i)
     return number;
 }
 
+static enum refit_status say_alive(struct refit_remote_executor *executor, struct refit_error *err)
+{
+    struct refit_endpoint_stats stats;
+    executor->alive_ns = refit_clock_ns();
+    refit_transport_nccl.stats(executor->endpoint, &stats);
+    const struct refit_remote_message m = {.type = REFIT_REMOTE_ALIVE,
+                                           .value = {stats.payload_bytes, stats.wire_bytes, stats.copied_bytes}};
+    return refit_remote_say(executor, &m, NULL, 0, err);
+}
+
 /* Of one holder, or of EVERYBODY. */
 static enum refit_status say_states(struct refit_remote_executor *executor, uint32_t number, struct refit_error *err)
 {
@@ -87,20 +97,15 @@ static enum refit_status say_states(struct refit_remote_executor *executor, uint
         if (number != EVERYBODY && number != holder)
             continue;
         const struct refit_remote_message m = state_of(executor, holder, &owes);
-        if (is_news(executor, i, &m, owes))
+        if (!is_news(executor, i, &m, owes))
+            continue;
+        /* Who waits for the last of its holders to leave reads what has come of them then. */
+        if (!(m.argument & REFIT_REMOTE_CONNECTED))
+            status = say_alive(executor, err);
+        if (status == REFIT_OK)
             status = refit_remote_say(executor, &m, NULL, 0, err);
     }
     return status;
-}
-
-static enum refit_status say_alive(struct refit_remote_executor *executor, struct refit_error *err)
-{
-    struct refit_endpoint_stats stats;
-    executor->alive_ns = refit_clock_ns();
-    refit_transport_nccl.stats(executor->endpoint, &stats);
-    const struct refit_remote_message m = {.type = REFIT_REMOTE_ALIVE,
-                                           .value = {stats.payload_bytes, stats.wire_bytes, stats.copied_bytes}};
-    return refit_remote_say(executor, &m, NULL, 0, err);
 }
 
 /* ---- batches ---- */

@@ -62,14 +62,11 @@ static void site_close(struct site *site)
 }
 
 /* Where engines receive, that a holder has connected is known a moment later. */
-static void post_to(const struct refit_transport *transport, struct refit_endpoint *receiver, uint32_t holder,
-                    const struct refit_edge *edge, uint32_t batch)
+static void until_seen(const struct refit_transport *transport, struct refit_endpoint *receiver, uint32_t holder)
 {
-    struct refit_error err;
-    enum refit_status status;
-    while ((status = transport->post(receiver, holder, edge, batch, &err)) == REFIT_NOT_FOUND)
+    struct refit_holder_state seen;
+    while (engines_wanted() && (transport->look(receiver, holder, &seen), !seen.connected))
         usleep(1000);
-    must(status, &err);
 }
 
 static struct refit_endpoint *connect_to(struct site *site, const struct refit_endpoint_config *config)
@@ -78,6 +75,7 @@ static struct refit_endpoint *connect_to(struct site *site, const struct refit_e
     struct refit_endpoint *holder;
     must(site->transport->open(config, &holder, &err), &err);
     must(site->transport->connect(holder, site->card, refit_deadline_in_ms(PULL_MS), &err), &err);
+    until_seen(site->transport, site->receiver, config->holder);
     return holder;
 }
 
@@ -114,7 +112,7 @@ static void a_chain(const struct refit_transport *transport, const char *source,
     struct refit_error err;
     size_t count;
     const struct refit_edge *edges = refit_plan_edges(c.world.plan, &count);
-    post_to(transport, c.receiver, RELAY, &edges[0], 0);
+    must(transport->post(c.receiver, RELAY, &edges[0], 0, &err), &err);
     struct pull pull = pull_all(transport, a.receiver, &a.world, 0);
     assert_int_equal(pull.ok, plan_batches(a.world.plan));
     pull = pull_from(transport, b.receiver, &b.world, RELAY);
@@ -167,7 +165,7 @@ static unsigned pump_once(struct pump *pump)
         struct refit_group group = refit_plan_group(site->world.plan, REFIT_SOURCE, edge->source_group);
         uint32_t holder = pump->holder < 0 ? group.ranks[pump->batch % group.count] : (uint32_t)pump->holder;
         enum refit_status status = site->transport->post(site->receiver, holder, edge, pump->batch, &err);
-        if (status == REFIT_BUSY || (status == REFIT_NOT_FOUND && engines_wanted()))
+        if (status == REFIT_BUSY)
             break;
         must(status, &err);
         if (++pump->batch == edge->batches) {
@@ -227,6 +225,7 @@ static void a_relay_holds_what_has_not_landed_and_serves_what_has(void **state)
     for (int i = 0; i < transports; i++) {
         struct site a, b;
         struct refit_endpoint *sources[WORLD_RANKS_MAX];
+        struct refit_error err;
         struct refit_transfer_completion done;
         site_open(&a, both[i], world_rows_source, world_rows_destination, 1);
         site_open(&b, both[i], world_rows_source, world_rows_destination, 1);
@@ -234,8 +233,8 @@ static void a_relay_holds_what_has_not_landed_and_serves_what_has(void **state)
         struct refit_endpoint_config config = world_relay(&a.world, &b.world, RELAY, 1);
         struct refit_endpoint *relay = connect_to(&b, &config);
         const struct refit_edge *edge = world_edge(&b.world, 1, 1);
-        post_to(both[i], b.receiver, RELAY, edge, 0);
-        post_to(both[i], b.receiver, RELAY, edge, 1);
+        must(both[i]->post(b.receiver, RELAY, edge, 0, &err), &err);
+        must(both[i]->post(b.receiver, RELAY, edge, 1, &err), &err);
         /* Signs of life while it has nothing to send. */
         struct refit_holder_state first, now;
         both[i]->look(b.receiver, RELAY, &first);
@@ -246,11 +245,11 @@ static void a_relay_holds_what_has_not_landed_and_serves_what_has(void **state)
             assert_int_equal(refit_inbox_take(b.world.inbox, &done, 1, refit_deadline_in_ms(5)), 0);
             both[i]->look(b.receiver, RELAY, &now);
         } while (now.heard_ns < first.heard_ns + 3 * REFIT_ALIVE_MS * INT64_C(1000000));
-        post_to(both[i], a.receiver, 1, world_edge(&a.world, 1, 1), 1);
+        must(both[i]->post(a.receiver, 1, world_edge(&a.world, 1, 1), 1, &err), &err);
         assert_int_equal(world_completion(&a.world).status, REFIT_OK);
         done = world_completion(&b.world);
         assert_true(done.status == REFIT_OK && done.batch == 1 && done.edge == edge->digest && done.holder == RELAY);
-        post_to(both[i], a.receiver, 1, world_edge(&a.world, 1, 1), 0);
+        must(both[i]->post(a.receiver, 1, world_edge(&a.world, 1, 1), 0, &err), &err);
         assert_int_equal(world_completion(&b.world).batch, 0);
         both[i]->look(b.receiver, RELAY, &now);
         assert_int_equal(now.owed, 0);
@@ -377,11 +376,12 @@ static void a_plan_of_some_tensors_is_served(void **state)
         config.plan = theirs;
         must(both[i]->open(&config, &holder, &err), &err);
         must(both[i]->connect(holder, card, refit_deadline_in_ms(PULL_MS), &err), &err);
+        until_seen(both[i], receiver, 0);
         size_t count;
         const struct refit_edge *edges = refit_plan_edges(theirs, &count);
         assert_true(count > 0);
         for (size_t e = 0; e < count; e++) {
-            post_to(both[i], receiver, 0, refit_plan_edge(ours, edges[e].digest), 0);
+            must(both[i]->post(receiver, 0, refit_plan_edge(ours, edges[e].digest), 0, &err), &err);
             assert_int_equal(world_completion(&world).status, REFIT_OK);
         }
         struct refit_endpoint_stats stats;
