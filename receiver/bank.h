@@ -106,7 +106,7 @@ void refit_bank_set_evict(struct refit_bank *bank, refit_bank_evict evict, void 
 struct refit_bank_waiting {
     uint32_t rank;
     char label[64];
-    uint64_t version;
+    uint64_t version; /* 0: no pin; its engine may still write into a slot (refit_bank_disengage) */
     uint64_t pins;
     int64_t age_ms; /* since the version stopped being the active one */
 };

@@ -154,6 +154,21 @@ void refit_bank_tell_waiting(struct refit_bank *bank, uint32_t slot, const struc
     refit_bank_lock(bank);
 }
 
+/* False: nobody writes into a slot that could be had else. */
+static bool tell_of_writer(struct refit_bank *bank,
+                           void (*on_wait)(void *context, const struct refit_bank_waiting *who), void *context)
+{
+    const struct refit_bank_writer *writer = refit_bank_written(bank, REFIT_SLOT_NONE);
+    if (!writer || !on_wait)
+        return writer != NULL;
+    struct refit_bank_waiting who = {.rank = writer->engine.rank};
+    snprintf(who.label, sizeof who.label, "its engine may still write into slot %u", writer->slot);
+    refit_bank_unlock(bank);
+    on_wait(context, &who);
+    refit_bank_lock(bank);
+    return true;
+}
+
 /* Under the lock: a slot that is hidden and idle everywhere, marked as filling. */
 static enum refit_status take_slot(struct refit_bank *bank, struct refit_deadline deadline, const atomic_bool *cancel,
                                    void (*on_wait)(void *context, const struct refit_bank_waiting *who),
@@ -171,7 +186,7 @@ static enum refit_status take_slot(struct refit_bank *bank, struct refit_deadlin
             if (!busy && !kept)
                 return REFIT_OK;
             refit_bank_tell_waiting(bank, *slot, busy, on_wait, context, &who);
-        } else if (can_begin(bank) && !refit_bank_written(bank, REFIT_SLOT_NONE)) {
+        } else if (can_begin(bank) && !tell_of_writer(bank, on_wait, context)) {
             return refit_fail(err, REFIT_CONFLICT, "no slot can be filled: all are active, filling or staged");
         }
         status = refit_bank_pause(bank, deadline, cancel, READERS_MS);

@@ -430,6 +430,11 @@ static void give_back(struct work *work)
 static void name_the_pin(struct refit_session *session)
 {
     size_t used = strlen(session->error.text);
+    if (session->waiting.version == 0) { /* no pin: an engine that receives */
+        snprintf(session->error.text + used, sizeof session->error.text - used, "; it waited for rank %" PRIu32 ": %s",
+                 session->waiting.rank, session->waiting.label);
+        return;
+    }
     snprintf(session->error.text + used, sizeof session->error.text - used,
              "; it waited for rank %" PRIu32 " (%s), which pins version %" PRIu64, session->waiting.rank,
              session->waiting.label, session->waiting.version);
