@@ -459,13 +459,13 @@ static bool is_possible(const struct refit_nccl_receiver *receiver)
     size_t bound = 0;
     for (size_t i = 0; i < config->arena_count; i++)
         bound += config->arenas[i] != NULL;
-    return refit_nccl_reshard_id() && config->holder == sources && config->rate_bytes_per_s == 0 &&
+    return refit_nccl_reshard_id() && !config->partial && config->holder == sources && config->rate_bytes_per_s == 0 &&
            bound == config->arena_count && bound == refit_plan_rank_count(config->plan) && bound == receiver->lane_count;
 }
 
 enum refit_status refit_nccl_reshard_open(struct refit_nccl_receiver *receiver, struct refit_error *err)
 {
-    if (receiver->base.base.config.partial || !is_possible(receiver)) /* a collective over some of the ranks */
+    if (!is_possible(receiver))
         return REFIT_OK;
     struct refit_nccl_reshard *reshard = calloc(1, sizeof *reshard);
     if (!reshard)
