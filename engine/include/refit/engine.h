@@ -32,7 +32,9 @@
  *
  * Threads: acquire, release and the buffer functions may be called from any thread. Callbacks run on a thread of the library,
  * one at a time; they must not call refit_engine_detach. If `refitd` goes away, the versions already mapped
- * stay readable, and the library reconnects and hands the slots back to the new `refitd`.
+ * stay readable, and the library reconnects and hands the slots back to the new `refitd`. With `refitd --receive
+ * in-engine` further threads of the library bring bytes into the slot that is being filled, by NCCL, on streams of the
+ * least priority; the caller's current CUDA context and device stay what they are, and refit_engine_detach ends them first.
  */
 #ifndef REFIT_ENGINE_H
 #define REFIT_ENGINE_H
