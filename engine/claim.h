@@ -63,12 +63,18 @@ _Static_assert(sizeof(struct refit_claim) <= REFIT_CLAIM_BYTES, "the claim page 
 
 /* --- the engine's side ------------------------------------------------------------------------------------- */
 
-/* The two hot functions, inline for the library and its tests. The gate's instruction lets no load pass it, so what is
- * needed after it is fetched beside it: versions of the first slots, of which most replicas have no more. */
-static inline uint32_t refit_claim_acquire_latest(struct refit_claim *claim)
+/* The gate's instruction lets no load pass it, so what is needed after it is fetched beside it: versions of the first
+ * slots, of which most replicas have no more. `claim` may be a guess. */
+static inline void refit_claim_expect(const struct refit_claim *claim)
 {
+    __builtin_prefetch(&claim->gate, 1);
     __builtin_prefetch(&claim->slot[0].version);
     __builtin_prefetch(&claim->slot[1].version);
+}
+
+/* The two hot functions, inline for the library and its tests. */
+static inline uint32_t refit_claim_acquire_latest(struct refit_claim *claim)
+{
     return (uint32_t)(atomic_fetch_add_explicit(&claim->gate, 1, memory_order_acquire) >> 56);
 }
 

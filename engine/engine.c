@@ -22,15 +22,23 @@ static inline void see_tables(const struct refit_engine *engine)
     (void)atomic_load_explicit(&engine->claim, memory_order_acquire);
 }
 
-enum refit_status refit_engine_acquire(struct refit_engine *engine, uint64_t version, struct refit_pin *pin)
+static __attribute__((noinline)) enum refit_status acquire_version(struct refit_engine *engine, uint64_t version,
+                                                                   struct refit_pin *pin)
 {
     struct refit_claim *claim = atomic_load_explicit(&engine->claim, memory_order_acquire);
-    if (version != REFIT_LATEST) {
-        pin->version = version;
-        enum refit_status status = refit_claim_acquire_version(claim, version, &pin->slot);
-        see_tables(engine);
-        return status;
-    }
+    pin->version = version;
+    enum refit_status status = refit_claim_acquire_version(claim, version, &pin->slot);
+    see_tables(engine);
+    return status;
+}
+
+/* After idle time neither the engine nor its page is in any cache, and to fetch one after the other would take twice as long. */
+enum refit_status refit_engine_acquire(struct refit_engine *engine, uint64_t version, struct refit_pin *pin)
+{
+    refit_claim_expect(refit_engine_home_first(engine));
+    struct refit_claim *claim = atomic_load_explicit(&engine->claim, memory_order_acquire);
+    if (__builtin_expect(version != REFIT_LATEST, 0))
+        return acquire_version(engine, version, pin);
     if (__builtin_expect(engine->rank != 0, 0))
         return REFIT_INVALID;
     uint32_t slot = refit_claim_acquire_latest(claim);

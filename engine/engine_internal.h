@@ -98,6 +98,12 @@ struct refit_engine {
 };
 
 /* --- home.c */
+/* Where the claim page of the first attachment lies: just before the engine. Later ones are elsewhere. */
+static inline const struct refit_claim *refit_engine_home_first(const struct refit_engine *engine)
+{
+    return (const struct refit_claim *)((const char *)engine - REFIT_CLAIM_BYTES);
+}
+
 /* All zeros; NULL: `err` says why. */
 struct refit_engine *refit_engine_home_create(struct refit_error *err);
 void refit_engine_home_destroy(struct refit_engine *engine);

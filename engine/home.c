@@ -18,6 +18,8 @@ struct home {
     struct refit_engine engine;
 };
 
+_Static_assert(offsetof(struct home, engine) == sizeof(((struct home *)0)->pages), "refit_engine_home_first");
+
 static struct home *home_of(struct refit_engine *engine)
 {
     return (struct home *)((uint8_t *)engine - offsetof(struct home, engine));
