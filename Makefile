@@ -8,6 +8,7 @@ help: ## this list
 
 setup: ## install the packages that are missing (says which, first)
 	@scripts/setup.sh build
+	@scripts/setup.sh tls || echo "bulk bytes over TLS will use OpenSSL's AES-GCM"
 
 gpu-tools: ## CUDA's headers and compiler, and NCCL, into build/tools/gpu, where they are not installed
 	@! scripts/gpu-tools.sh --needed || { scripts/setup.sh gpu && scripts/gpu-tools.sh build/tools/gpu; }

@@ -17,8 +17,8 @@ case ${1:-build} in
   pod) packages="podman buildah runc netavark iptables catatonit patchelf binutils python3-pip" ;;
   # scripts/gpu-tools.sh and nvcc's host compiler.
   gpu) packages="python3-pip g++" ;;
-  # Vector AES for bulk bytes beside OpenSSL 3.0, on x86.
-  tls) packages="libipsec-mb-dev" ;;
+  # Vector AES for bulk bytes over TLS beside an OpenSSL that has none; after `build`.
+  tls) packages=$([ "$(uname -m)" != x86_64 ] || pkg-config --atleast-version=3.1 libcrypto || echo libipsec-mb-dev) ;;
   *) echo "setup.sh: unknown task '$1': expected build, demo, cluster, fuzz, tools, api, pod, gpu or tls" >&2; exit 2 ;;
 esac
 
