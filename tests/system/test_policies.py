@@ -51,7 +51,7 @@ class Fleet(SystemTest):
 
     def fleet(self, count, *options, slow=()):
         """Replicas of one layout, all of them at version 1."""
-        members = [self.replica(f"m{i}", engine_layout(1), "--staged-ttl", "60s", *options, *(SLOW if i in slow else ()))
+        members = [self.replica(f"m{i}", engine_layout(1), "--staged-ttl", "60s", *options, *(SLOWER if i in slow else ()))
                    for i in range(count)]
         lines = self.go(members, 1)
         self.assertTrue(lines and lines[0].startswith("ok 1 "), lines)
