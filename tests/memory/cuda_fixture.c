@@ -17,69 +17,12 @@ const char *const cuda_pairs[][2] = {
     {NULL, NULL},
 };
 
-/* ---- a driver without switches ---- */
-
-static void no_failure(const char *call, int nth)
-{
-    (void)call;
-    (void)nth;
-}
-
-static void no_number(int number)
-{
-    (void)number;
-}
-
-static void no_total(size_t bytes)
-{
-    (void)bytes;
-}
-
-static int none_alive(void)
-{
-    return 0;
-}
-
-static const char *none_called(int index, int *times)
-{
-    (void)index;
-    *times = 0;
-    return NULL;
-}
-
-static void no_reset(void)
-{
-}
-
-struct standin standin = {
-    .fail_call = no_failure,
-    .hold = no_number,
-    .delay = no_number,
-    .fault = no_number,
-    .peers = no_number,
-    .total = no_total,
-    .live = none_alive,
-    .called = none_called,
-    .reset = no_reset,
-};
-
-#define RESOLVE(member) *(void **)(void *)&standin.member = gpu_switch("standin_cuda_" #member)
+struct gpu_switches standin;
 
 int cuda_open(void **state)
 {
     (void)state;
-    gpu_open();
-    if (!gpu_switch("standin_cuda_reset"))
-        return 0;
-    RESOLVE(fail_call);
-    RESOLVE(hold);
-    RESOLVE(delay);
-    RESOLVE(fault);
-    RESOLVE(peers);
-    RESOLVE(total);
-    RESOLVE(live);
-    RESOLVE(called);
-    RESOLVE(reset);
+    standin = gpu_switches();
     return 0;
 }
 

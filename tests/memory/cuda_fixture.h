@@ -22,19 +22,7 @@
 #include "tests/standins/standin_cuda.h"
 #include "tests/support/gpu.h"
 
-/* Of a driver without switches they do nothing, and tests that turn on them begin with gpu_need_switches(). */
-struct standin {
-    __typeof__(standin_cuda_fail_call) *fail_call;
-    __typeof__(standin_cuda_hold) *hold;
-    __typeof__(standin_cuda_delay) *delay;
-    __typeof__(standin_cuda_fault) *fault;
-    __typeof__(standin_cuda_peers) *peers;
-    __typeof__(standin_cuda_total) *total;
-    __typeof__(standin_cuda_live) *live;
-    __typeof__(standin_cuda_called) *called;
-    __typeof__(standin_cuda_reset) *reset;
-};
-extern struct standin standin;
+extern struct gpu_switches standin;
 
 struct fixture {
     struct world world;

@@ -11,8 +11,6 @@
 
 #include <cmocka.h>
 
-#include "tests/standins/standin_cuda.h"
-
 #define TEXT_OF(name) #name
 #define NAME_OF(name) TEXT_OF(name) /* expands cuda.h's macros, which put versions behind names */
 
@@ -79,6 +77,60 @@ void *gpu_switch(const char *name)
 {
     gpu_open();
     return getenv("REFIT_TEST_NO_SWITCHES") ? NULL : dlsym(library, name);
+}
+
+/* ---- a driver without switches ---- */
+
+static void no_failure(const char *call, int nth)
+{
+    (void)call;
+    (void)nth;
+}
+
+static void no_number(int number)
+{
+    (void)number;
+}
+
+static void no_total(size_t bytes)
+{
+    (void)bytes;
+}
+
+static int none_alive(void)
+{
+    return 0;
+}
+
+static const char *none_called(int index, int *times)
+{
+    (void)index;
+    *times = 0;
+    return NULL;
+}
+
+static void no_reset(void)
+{
+}
+
+struct gpu_switches gpu_switches(void)
+{
+    struct gpu_switches found = {.fail_call = no_failure, .hold = no_number, .delay = no_number, .fault = no_number,
+                                 .peers = no_number, .total = no_total, .live = none_alive, .called = none_called,
+                                 .reset = no_reset};
+    if (!gpu_switch("standin_cuda_reset"))
+        return found;
+#define SWITCH(name) *(void **)(void *)&found.name = symbol("standin_cuda_" #name)
+    SWITCH(fail_call);
+    SWITCH(hold);
+    SWITCH(delay);
+    SWITCH(fault);
+    SWITCH(peers);
+    SWITCH(total);
+    SWITCH(live);
+    SWITCH(called);
+    SWITCH(reset);
+    return found;
 }
 
 void gpu_need_switches(void)

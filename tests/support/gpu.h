@@ -11,11 +11,27 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "tests/standins/standin_cuda.h"
+
 /* Opens the driver; a test that has none fails. As often as wanted. */
 void gpu_open(void);
 int gpu_devices(void);
 /* A function of standin_cuda.h by its name; NULL: the driver is none that has switches. */
 void *gpu_switch(const char *name);
+
+struct gpu_switches {
+    __typeof__(standin_cuda_fail_call) *fail_call;
+    __typeof__(standin_cuda_hold) *hold;
+    __typeof__(standin_cuda_delay) *delay;
+    __typeof__(standin_cuda_fault) *fault;
+    __typeof__(standin_cuda_peers) *peers;
+    __typeof__(standin_cuda_total) *total;
+    __typeof__(standin_cuda_live) *live;
+    __typeof__(standin_cuda_called) *called;
+    __typeof__(standin_cuda_reset) *reset;
+};
+/* All of them. Of a driver without switches they do nothing, and tests that turn on them begin with gpu_need_switches(). */
+struct gpu_switches gpu_switches(void);
 
 /* Skip the test. */
 void gpu_need_switches(void);

@@ -10,12 +10,6 @@
 
 #include <cmocka.h>
 
-static void must(enum refit_status status, const struct refit_error *err)
-{
-    if (status != REFIT_OK)
-        fail_msg("%s: %s", refit_status_name(status), err->text);
-}
-
 unsigned plan_batches(const struct refit_plan *plan)
 {
     size_t count;

@@ -10,12 +10,6 @@
 
 #include "tests/transport/pull.h"
 
-static void must(enum refit_status status, const struct refit_error *err)
-{
-    if (status != REFIT_OK)
-        fail_msg("%s: %s", refit_status_name(status), err->text);
-}
-
 void side_open(struct side *side, const struct refit_transport *transport, uint64_t rate)
 {
     struct refit_error err;

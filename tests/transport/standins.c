@@ -12,46 +12,6 @@
 
 struct standin_switches standins;
 
-/* ---- libraries without switches ---- */
-
-static void no_failure(const char *call, int nth)
-{
-    (void)call;
-    (void)nth;
-}
-
-static void no_number(int number)
-{
-    (void)number;
-}
-
-static void no_total(size_t bytes)
-{
-    (void)bytes;
-}
-
-static int none_alive(void)
-{
-    return 0;
-}
-
-static const char *none_called(int index, int *times)
-{
-    (void)index;
-    *times = 0;
-    return NULL;
-}
-
-static void no_reset(void)
-{
-}
-
-static const struct standin_switches none = {
-    .cuda = {.fail_call = no_failure, .hold = no_number, .delay = no_number, .fault = no_number, .peers = no_number,
-             .total = no_total, .live = none_alive, .called = none_called, .reset = no_reset},
-    .nccl = {.live = none_alive, .called = none_called, .reset = no_reset},
-};
-
 static void *symbol(void *library, const char *name)
 {
     void *found = dlsym(library, name);
@@ -60,36 +20,30 @@ static void *symbol(void *library, const char *name)
     return found;
 }
 
-#define RESOLVE(library, name) *(void **)(void *)&standins.library.name = symbol(library, "standin_" #library "_" #name)
+#define RESOLVE(name) *(void **)(void *)&standins.nccl.name = symbol(nccl, "standin_nccl_" #name)
 
 int standins_open(void **state)
 {
     (void)state;
-    standins = none;
+    standins.cuda = gpu_switches();
+    standins.nccl.live = standins.cuda.live;
+    standins.nccl.called = standins.cuda.called;
+    standins.nccl.reset = standins.cuda.reset;
     if (!gpu_switch("standin_cuda_reset"))
         return 0;
-    void *cuda = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), *nccl = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-    if (!cuda || !nccl)
+    void *nccl = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    if (!nccl)
         fail_msg("%s", dlerror());
-    RESOLVE(cuda, fail_call);
-    RESOLVE(cuda, hold);
-    RESOLVE(cuda, delay);
-    RESOLVE(cuda, fault);
-    RESOLVE(cuda, peers);
-    RESOLVE(cuda, total);
-    RESOLVE(cuda, live);
-    RESOLVE(cuda, called);
-    RESOLVE(cuda, reset);
-    RESOLVE(nccl, fail_call);
-    RESOLVE(nccl, init_hangs);
-    RESOLVE(nccl, die_in_group);
-    RESOLVE(nccl, error_after_groups);
-    RESOLVE(nccl, delay_us);
-    RESOLVE(nccl, corrupt);
-    RESOLVE(nccl, silent);
-    RESOLVE(nccl, live);
-    RESOLVE(nccl, called);
-    RESOLVE(nccl, reset);
+    RESOLVE(fail_call);
+    RESOLVE(init_hangs);
+    RESOLVE(die_in_group);
+    RESOLVE(error_after_groups);
+    RESOLVE(delay_us);
+    RESOLVE(corrupt);
+    RESOLVE(silent);
+    RESOLVE(live);
+    RESOLVE(called);
+    RESOLVE(reset);
     return 0;
 }
 

@@ -5,35 +5,24 @@
 #ifndef REFIT_TESTS_TRANSPORT_STANDINS_H
 #define REFIT_TESTS_TRANSPORT_STANDINS_H
 
-#include "tests/standins/standin_cuda.h"
 #include "tests/standins/standin_nccl.h"
 #include "tests/support/gpu.h"
 
-#define STANDIN_MEMBER(library, name) __typeof__(standin_##library##_##name) *name;
+#define STANDIN_MEMBER(name) __typeof__(standin_nccl_##name) *name;
 
 struct standin_switches {
+    struct gpu_switches cuda;
     struct {
-        STANDIN_MEMBER(cuda, fail_call)
-        STANDIN_MEMBER(cuda, hold)
-        STANDIN_MEMBER(cuda, delay)
-        STANDIN_MEMBER(cuda, fault)
-        STANDIN_MEMBER(cuda, peers)
-        STANDIN_MEMBER(cuda, total)
-        STANDIN_MEMBER(cuda, live)
-        STANDIN_MEMBER(cuda, called)
-        STANDIN_MEMBER(cuda, reset)
-    } cuda;
-    struct {
-        STANDIN_MEMBER(nccl, fail_call)
-        STANDIN_MEMBER(nccl, init_hangs)
-        STANDIN_MEMBER(nccl, die_in_group)
-        STANDIN_MEMBER(nccl, error_after_groups)
-        STANDIN_MEMBER(nccl, delay_us)
-        STANDIN_MEMBER(nccl, corrupt)
-        STANDIN_MEMBER(nccl, silent)
-        STANDIN_MEMBER(nccl, live)
-        STANDIN_MEMBER(nccl, called)
-        STANDIN_MEMBER(nccl, reset)
+        STANDIN_MEMBER(fail_call)
+        STANDIN_MEMBER(init_hangs)
+        STANDIN_MEMBER(die_in_group)
+        STANDIN_MEMBER(error_after_groups)
+        STANDIN_MEMBER(delay_us)
+        STANDIN_MEMBER(corrupt)
+        STANDIN_MEMBER(silent)
+        STANDIN_MEMBER(live)
+        STANDIN_MEMBER(called)
+        STANDIN_MEMBER(reset)
     } nccl;
 };
 /* Of libraries without switches those do nothing, or are not there: tests that turn on them begin with gpu_need_switches(). */

@@ -180,12 +180,6 @@ struct receiver {
     unsigned landed;
 };
 
-static void must(enum refit_status status, const struct refit_error *err)
-{
-    if (status != REFIT_OK)
-        fail_msg("%s: %s", refit_status_name(status), err->text);
-}
-
 static void receiver_open(struct receiver *r, struct refit_fair *fair)
 {
     struct refit_error err;

@@ -35,12 +35,6 @@ struct site {
     json_t *card;
 };
 
-static void must(enum refit_status status, const struct refit_error *err)
-{
-    if (status != REFIT_OK)
-        fail_msg("%s: %s", refit_status_name(status), err->text);
-}
-
 static void site_open(struct site *site, const struct refit_transport *transport, const char *source,
                       const char *destination, unsigned streams)
 {

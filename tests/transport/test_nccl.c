@@ -21,12 +21,6 @@
 
 static const struct refit_transport *nccl; /* or engines that receive by it: set by main */
 
-static void must(enum refit_status status, const struct refit_error *err)
-{
-    if (status != REFIT_OK)
-        fail_msg("%s: %s", refit_status_name(status), err->text);
-}
-
 static int setup(void **state)
 {
     (void)state;

@@ -44,12 +44,6 @@ struct side {
     const struct refit_edge *edge;
 };
 
-static void must(enum refit_status status, const struct refit_error *err)
-{
-    if (status != REFIT_OK)
-        fail_msg("%s: %s", refit_status_name(status), err->text);
-}
-
 static int setup(void **state)
 {
     (void)state;

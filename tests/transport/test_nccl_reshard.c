@@ -27,12 +27,6 @@
 
 static const struct refit_transport *const nccl = &refit_transport_nccl;
 
-static void must(enum refit_status status, const struct refit_error *err)
-{
-    if (status != REFIT_OK)
-        fail_msg("%s: %s", refit_status_name(status), err->text);
-}
-
 static int setup(void **state)
 {
     (void)state;

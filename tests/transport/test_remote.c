@@ -44,12 +44,6 @@ struct stage {
     struct refit_error err;
 };
 
-static void must(enum refit_status status, const struct refit_error *err)
-{
-    if (status != REFIT_OK)
-        fail_msg("%s: %s", refit_status_name(status), err->text);
-}
-
 static void say(struct stage *stage, unsigned engine, const struct refit_remote_message *message, const void *payload,
                 size_t len)
 {

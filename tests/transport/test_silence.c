@@ -25,12 +25,6 @@
 
 static const struct refit_transport *const both[] = {&refit_transport_tcp, &refit_transport_local};
 
-static void must(enum refit_status status, const struct refit_error *err)
-{
-    if (status != REFIT_OK)
-        fail_msg("%s: %s", refit_status_name(status), err->text);
-}
-
 static struct refit_holder_state look(struct side *side, uint32_t holder)
 {
     struct refit_holder_state seen;

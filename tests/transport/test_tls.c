@@ -25,12 +25,6 @@
 
 static const struct refit_transport *const tcp = &refit_transport_tcp;
 
-static void must(enum refit_status status, const struct refit_error *err)
-{
-    if (status != REFIT_OK)
-        fail_msg("%s: %s", refit_status_name(status), err->text);
-}
-
 static struct refit_tls *open_tls(const struct refit_tls_config *config)
 {
     struct refit_error err;

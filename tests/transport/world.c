@@ -43,7 +43,7 @@ const char world_tiny_destination[] =
     "{\"tensor\":\"v\",\"dtype\":\"U8\",\"shape\":[3001,7],\"mesh\":\"m\",\"placements\":[\"Shard(1)\"],"
     "\"order\":[1,0]}]}";
 
-static void must(enum refit_status status, const struct refit_error *err)
+void must(enum refit_status status, const struct refit_error *err)
 {
     if (status != REFIT_OK)
         fail_msg("%s: %s", refit_status_name(status), err->text);

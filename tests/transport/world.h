@@ -81,4 +81,7 @@ struct refit_transfer_completion world_completion(struct world *world);
 extern const char world_rows_source[], world_rows_destination[];
 extern const char world_tiny_source[], world_tiny_destination[];
 
+/* Fails the test with what went wrong. */
+void must(enum refit_status status, const struct refit_error *err);
+
 #endif
