@@ -224,13 +224,19 @@ static unsigned streams_of(const struct service *service)
     return service->streams ? service->streams : STREAMS_DEFAULT;
 }
 
+/* The receiver does, and certificates may be configured here. */
+static bool asks_for_tls(const struct service *service)
+{
+    return service->server->config.credentials && json_is_true(json_object_get(service->card, "tls"));
+}
+
 /* Rank 0 is known by the job's CA, as on every connection between ranks; a replica, by name, too. */
 static enum refit_status choose_tls(const struct service *service, struct refit_endpoint_config *config,
                                     struct refit_error *err)
 {
     config->tls = service->to_lead;
     config->tls_any_name = service->to_lead != NULL;
-    if (config->tls || !service->server->config.credentials || !json_is_true(json_object_get(service->card, "tls")))
+    if (config->tls || !asks_for_tls(service))
         return REFIT_OK;
     return refit_credentials_data_tls(service->server->config.credentials, &config->tls, err);
 }
@@ -333,7 +339,7 @@ static enum refit_status serve_gathering(struct service *service, struct account
         return refit_fail_alloc(err, "a tally", tensors * sizeof(struct refit_digest));
     bucket.sent = account->sent;
     enum refit_status status = REFIT_OK;
-    if (service->server->config.credentials)
+    if (asks_for_tls(service))
         status = refit_credentials_ranks_tls(service->server->config.credentials, false, &service->to_lead, err);
     if (status == REFIT_OK)
         status = refit_gather_serve(source, rank, id, move_bucket, &bucket, err);
